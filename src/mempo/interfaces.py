@@ -1,0 +1,174 @@
+"""The protocols between rooms. Anything that has these methods can take the place of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from mempo.question import Question
+from mempo.trajectory import GenerationStop, Observation, Turn
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+# --- policy --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How to sample one generation. `seed` keys the noise of this generation alone; None draws a fresh one.
+
+    `temperature` 0 is greedy decoding. `top_p` 1 and `top_k` 0 are off.
+    """
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Sampled ids, byte for byte, with their log-probs at the sampling temperature (at 1 for greedy decoding).
+
+    An end-of-sequence token that was sampled is among the ids. Tokens that begin after a stop string are not.
+    """
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    stop: GenerationStop
+
+    def __post_init__(self) -> None:
+        if len(self.ids) != len(self.logprobs):
+            raise ValueError(f"{len(self.ids)} sampled ids but {len(self.logprobs)} log-probs")
+
+
+class SamplerError(Exception):
+    """The policy server failed for good; the rollout ends as an infrastructure error."""
+
+
+class Sampler(Protocol):
+    """The policy as the agent loop sees it. Raises `SamplerError` when generation failed for good."""
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation: ...
+
+
+@runtime_checkable
+class CohortSampler(Protocol):
+    """A sampler that batches in lockstep must know how many rollouts are still under way."""
+
+    def enter(self, rollouts: int) -> None: ...
+
+    def leave(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class ScoreRequest:
+    """Log-probs wanted of `continuation_ids` after `prefix_ids`. Requests may share prefixes; scorers may use that.
+
+    `which` picks continuation positions (None: all of them).
+    """
+
+    prefix_ids: tuple[int, ...]
+    continuation_ids: tuple[int, ...]
+    which: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.prefix_ids:
+            raise ValueError("a score request needs at least one prefix token to predict from")
+
+
+class Scorer(Protocol):
+    """Log-probs under the current policy. `score(requests)[i]` is float64 `[positions]`, in request order."""
+
+    def score(self, requests: Sequence[ScoreRequest], temperature: float = 1.0) -> list[np.ndarray]: ...
+
+
+# --- tools ---------------------------------------------------------------------------------------------------------
+
+
+class ToolErrorKind(StrEnum):
+    """`bad_call` is the policy's doing and an ordinary observation; `unavailable` is infrastructure."""
+
+    BAD_CALL = "bad_call"
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What a tool found, as text. Passages may be cut to fit a budget; the notice never is."""
+
+    passages: tuple[str, ...] = ()
+    notice: str = ""
+    error: ToolErrorKind | None = None
+
+
+@runtime_checkable
+class Tool(Protocol):
+    """`name` is the action tag it answers. `call` never raises for bad arguments or a failing server: it returns
+    a `ToolResult` that says so."""
+
+    name: str
+
+    async def call(self, argument: str) -> ToolResult: ...
+
+
+# --- contexts ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BuiltContext:
+    """The next prompt. `overflow` is True when the question and what must stay exceed `limit_tokens`."""
+
+    ids: tuple[int, ...]
+    overflow: bool = False
+    cut_tokens: int = 0
+
+
+@runtime_checkable
+class Context(Protocol):
+    """What the policy sees next.
+
+    `build(question_ids, turns, limit_tokens)`: `question_ids` is the prompt of turn 1, `turns` are all turns so far, each
+    with its observation. The result has at most `limit_tokens` ids unless `overflow`.
+    """
+
+    name: str
+
+    def build(self, question_ids: Sequence[int], turns: Sequence[Turn], limit_tokens: int) -> BuiltContext: ...
+
+
+class ObservationCutter(Protocol):
+    """Shortens an observation inside its passages; None when even empty passages do not fit."""
+
+    def __call__(self, observation: Observation, budget_tokens: int) -> Observation | None: ...
+
+
+# --- worlds --------------------------------------------------------------------------------------------------------
+
+
+class DocumentLike(Protocol):
+    @property
+    def id(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def url(self) -> str | None: ...
+
+
+@runtime_checkable
+class World(Protocol):
+    """A source of documents and questions. `split` is "train" or "test"; the same arguments give the same questions."""
+
+    name: str
+
+    def documents(self) -> Sequence[DocumentLike]: ...
+
+    def questions(self, split: str, count: int, objectives: int, seed: int) -> list[Question]: ...

@@ -1,0 +1,1 @@
+"""Finding documents for a query: corpora on disk, indexes over them, and the HTTP service and client."""

@@ -1,0 +1,227 @@
+"""What a rollout leaves behind: turns of token ids, and the training rows made of them. No torch here.
+
+Token ids are the only truth. Texts are derived from ids; masks are derived from lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from mempo.protocol import NoteStatus, ParsedTurn
+
+Span = tuple[int, int]  # [start, stop) in tokens
+
+
+class GenerationStop(StrEnum):
+    """Why the sampler stopped."""
+
+    STOP_STRING = "stop_string"
+    EOS = "eos"
+    LENGTH = "length"
+
+
+class StopReason(StrEnum):
+    """Why a rollout ended. Every value has a metric `stop/<reason>`."""
+
+    ANSWERED = "answered"
+    TURN_LIMIT = "turn_limit"
+    TOKEN_LIMIT = "token_limit"
+    CONTEXT_OVERFLOW = "context_overflow"
+    TOOL_ERROR = "tool_error"
+    SAMPLER_ERROR = "sampler_error"
+
+    @property
+    def is_infrastructure(self) -> bool:
+        """The rollout says nothing about the policy: it is neither right nor wrong."""
+        return self in (StopReason.TOOL_ERROR, StopReason.SAMPLER_ERROR)
+
+
+@dataclass(frozen=True)
+class ObservationPart:
+    """A run of tokens; only passages are `cuttable` when room is short."""
+
+    ids: tuple[int, ...]
+    cuttable: bool = False
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The environment's reply as the policy sees it, tags and turn separators included."""
+
+    parts: tuple[ObservationPart, ...]
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return tuple(i for part in self.parts for i in part.ids)
+
+    def __len__(self) -> int:
+        return sum(len(part.ids) for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One turn of the policy.
+
+    `own_ids` = `forced_ids` + `generated_ids` is what was parsed; spans index into it. Only `generated_ids` were
+    sampled: only they carry log-probs, loss and credit.
+
+    Raises:
+        ValueError: a length does not fit; the message names the turn.
+    """
+
+    index: int
+    prompt_ids: tuple[int, ...]
+    generated_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    stop: GenerationStop
+    parsed: ParsedTurn
+    forced_ids: tuple[int, ...] = ()
+    note_span: Span | None = None
+    action_span: Span | None = None
+    observation: Observation | None = None
+    tool_error: str | None = None
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if len(self.logprobs) != len(self.generated_ids):
+            raise ValueError(
+                f"turn {self.index}: {len(self.generated_ids)} generated ids but {len(self.logprobs)} log-probs"
+            )
+        own = len(self.forced_ids) + len(self.generated_ids)
+        for name, span in (("note_span", self.note_span), ("action_span", self.action_span)):
+            if span is not None and not 0 <= span[0] < span[1] <= own:
+                raise ValueError(f"turn {self.index}: {name} {span} lies outside its {own} own tokens")
+        if (self.note_span is not None) != (self.parsed.note_status is NoteStatus.OK):
+            raise ValueError(f"turn {self.index}: note_span {self.note_span} with note {self.parsed.note_status}")
+
+    @property
+    def own_ids(self) -> tuple[int, ...]:
+        return self.forced_ids + self.generated_ids
+
+    @property
+    def note_ids(self) -> tuple[int, ...] | None:
+        """Ids of the closed note, tags included; None when there is none."""
+        return None if self.note_span is None else self.own_ids[slice(*self.note_span)]
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One rollout of one question.
+
+    `question_ids` is the prompt of turn 1, `[system, question]`, from which both probe contexts start.
+
+    Raises:
+        ValueError: no turn was recorded although the rollout claims an answer, or turns are numbered out of order.
+    """
+
+    question_id: str
+    rollout: int
+    question_ids: tuple[int, ...]
+    turns: tuple[Turn, ...]
+    stop: StopReason
+    answer: str | None = None
+    error: str | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if [turn.index for turn in self.turns] != list(range(len(self.turns))):
+            raise ValueError(f"question {self.question_id}: turns are numbered {[turn.index for turn in self.turns]}")
+        if not self.turns and self.stop is StopReason.ANSWERED:
+            raise ValueError(
+                f"question {self.question_id}, rollout {self.rollout}: answered, but no model call was recorded; "
+                "look at the agent loop that made it"
+            )
+
+    @property
+    def tool_errors(self) -> int:
+        return sum(turn.tool_error is not None for turn in self.turns)
+
+    @property
+    def is_error(self) -> bool:
+        """Infrastructure failed somewhere in the rollout: no score, no place in the group's statistics."""
+        return self.stop.is_infrastructure or self.tool_errors > 0
+
+    @property
+    def generated_tokens(self) -> int:
+        return sum(len(turn.generated_ids) for turn in self.turns)
+
+    @property
+    def peak_context_tokens(self) -> int:
+        """The largest context of one step, what was written in it included."""
+        return max((len(turn.prompt_ids) + len(turn.own_ids) for turn in self.turns), default=0)
+
+    @property
+    def total_tokens(self) -> int:
+        """Question, own tokens and observations, each once: the length of the transcript."""
+        observed = sum(len(turn.observation) for turn in self.turns if turn.observation)
+        return len(self.question_ids) + sum(len(turn.own_ids) for turn in self.turns) + observed
+
+    @property
+    def processed_tokens(self) -> int:
+        """Tokens read plus written over all steps, contexts counted anew each turn."""
+        return sum(len(turn.prompt_ids) + len(turn.own_ids) for turn in self.turns)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Where the generated tokens of a turn lie in a row: `row.ids[start:stop] == turn.generated_ids`."""
+
+    turn: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One training sequence. Everything outside the segments is context: no loss, no credit."""
+
+    trajectory: int
+    ids: tuple[int, ...]
+    segments: tuple[Segment, ...]
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        for seg in self.segments:
+            if not 0 < seg.start <= seg.stop <= len(self.ids):
+                raise ValueError(f"turn {seg.turn}: segment [{seg.start}, {seg.stop}) in a row of {len(self.ids)} ids")
+
+    @property
+    def generated_tokens(self) -> int:
+        return sum(seg.stop - seg.start for seg in self.segments)
+
+    def spread(self, values_by_turn: Mapping[int, Sequence[float]]) -> list[float]:
+        """Per-turn values `[turn][generated]` laid out over the row `[tokens]`; 0 outside the segments."""
+        out = [0.0] * len(self.ids)
+        for seg in self.segments:
+            values = values_by_turn[seg.turn]
+            if len(values) != seg.stop - seg.start:
+                raise ValueError(f"turn {seg.turn}: {len(values)} values for {seg.stop - seg.start} generated tokens")
+            out[seg.start : seg.stop] = values
+        return out
+
+
+def rows_of(trajectory: Trajectory, index: int = 0) -> list[Row]:
+    """The training rows of a trajectory, `index` being its place in the batch.
+
+    A turn joins the row before it only when its prompt extends that row token by token, so a full-history rollout is one
+    row and a rebuilt context starts a new one. No turn is dropped.
+    """
+    rows: list[Row] = []
+    for turn in trajectory.turns:
+        last = rows[-1] if rows else None
+        prefix = turn.prompt_ids + turn.forced_ids
+        start = len(prefix)
+        segment = Segment(turn.index, start, start + len(turn.generated_ids))
+        joins = (
+            last is not None and last.temperature == turn.temperature and prefix[: len(last.ids)] == last.ids
+        )
+        segments = (*last.segments, segment) if joins and last else (segment,)
+        row = Row(index, prefix + turn.generated_ids, segments, turn.temperature)
+        if joins:
+            rows[-1] = row
+        else:
+            rows.append(row)
+    return rows
