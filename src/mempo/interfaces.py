@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mempo.question import Question
-from mempo.trajectory import GenerationStop, Observation, Turn
+from mempo.trajectory import GenerationStop, Turn
 
 if TYPE_CHECKING:
     import numpy as np
@@ -141,12 +141,6 @@ class Context(Protocol):
     name: str
 
     def build(self, question_ids: Sequence[int], turns: Sequence[Turn], limit_tokens: int) -> BuiltContext: ...
-
-
-class ObservationCutter(Protocol):
-    """Shortens an observation inside its passages; None when even empty passages do not fit."""
-
-    def __call__(self, observation: Observation, budget_tokens: int) -> Observation | None: ...
 
 
 # --- worlds --------------------------------------------------------------------------------------------------------

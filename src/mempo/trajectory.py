@@ -66,7 +66,9 @@ class Turn:
     """One turn of the policy.
 
     `own_ids` = `forced_ids` + `generated_ids` is what was parsed; spans index into it. Only `generated_ids` were
-    sampled: only they carry log-probs, loss and credit.
+    sampled: only they carry log-probs, loss and credit. `note_ids` and `action_ids` are the ids that the note and the
+    action take in a rebuilt context and in the note probe, tags included: copied where the span's edges are token
+    edges, encoded again from the text where a token straddles one.
 
     Raises:
         ValueError: a length does not fit; the message names the turn.
@@ -80,7 +82,8 @@ class Turn:
     parsed: ParsedTurn
     forced_ids: tuple[int, ...] = ()
     note_span: Span | None = None
-    action_span: Span | None = None
+    note_ids: tuple[int, ...] | None = None
+    action_ids: tuple[int, ...] | None = None
     observation: Observation | None = None
     tool_error: str | None = None
     temperature: float = 1.0
@@ -90,21 +93,15 @@ class Turn:
             raise ValueError(
                 f"turn {self.index}: {len(self.generated_ids)} generated ids but {len(self.logprobs)} log-probs"
             )
-        own = len(self.forced_ids) + len(self.generated_ids)
-        for name, span in (("note_span", self.note_span), ("action_span", self.action_span)):
-            if span is not None and not 0 <= span[0] < span[1] <= own:
-                raise ValueError(f"turn {self.index}: {name} {span} lies outside its {own} own tokens")
-        if (self.note_span is not None) != (self.parsed.note_status is NoteStatus.OK):
-            raise ValueError(f"turn {self.index}: note_span {self.note_span} with note {self.parsed.note_status}")
+        own, span = len(self.own_ids), self.note_span
+        if span is not None and not 0 <= span[0] < span[1] <= own:
+            raise ValueError(f"turn {self.index}: note_span {span} lies outside its {own} own tokens")
+        if (self.note_ids is not None) != (self.parsed.note_status is NoteStatus.OK):
+            raise ValueError(f"turn {self.index}: note_ids {self.note_ids} with note {self.parsed.note_status}")
 
     @property
     def own_ids(self) -> tuple[int, ...]:
         return self.forced_ids + self.generated_ids
-
-    @property
-    def note_ids(self) -> tuple[int, ...] | None:
-        """Ids of the closed note, tags included; None when there is none."""
-        return None if self.note_span is None else self.own_ids[slice(*self.note_span)]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,236 @@
+"""The agent loop: PENDING → GENERATING → TOOL → DONE, many rollouts at once over one policy.
+
+One loop serves training, evaluation, demonstrations and the cluster; only the sampler behind it and the context in front
+of it change. Limits are values (`StopReason`), never exceptions; a failing tool is data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mempo.interfaces import (
+    CohortSampler,
+    Context,
+    Generation,
+    Sampler,
+    SamplerError,
+    SamplingParams,
+    Tool,
+    ToolErrorKind,
+    ToolResult,
+)
+from mempo.protocol import Element, NoteStatus, ParsedTurn, ParseOutcome, TurnGrammar, closing, opening, parse_turn
+from mempo.question import Question
+from mempo.render import Renderer
+from mempo.settings import Settings
+from mempo.tokens import Codec, Decoded
+from mempo.trajectory import GenerationStop, StopReason, Trajectory, Turn
+
+
+class LimitSettings(Settings):
+    """Limits of a rollout, in tokens and turns."""
+
+    max_turns: int = 8
+    max_turn_tokens: int = 512
+    """Generated tokens of one turn."""
+    max_rollout_tokens: int | None = None
+    """Generated tokens of all turns together."""
+    max_context_tokens: int = 4096
+    """Prompt and generation of one step; never more than the model's window."""
+    min_turn_tokens: int = 16
+    """Room kept free for the reply when a context is cut inside its passages."""
+    max_obs_tokens: int = 1024
+    """One tool result, wrapper included."""
+    max_note_tokens: int | None = None
+    """A longer note is refused: it counts as truncated and the note before it stays in force."""
+    max_tool_errors: int = 2
+    """So many failed tool calls end a rollout; one already keeps it out of every statistic."""
+
+
+@dataclass(frozen=True)
+class Agent:
+    """An agent = context + grammar + prompt, with its tools and limits."""
+
+    name: str
+    context: Context
+    grammar: TurnGrammar
+    renderer: Renderer
+    tools: Mapping[str, Tool]
+    limits: LimitSettings = LimitSettings()
+
+
+@dataclass(frozen=True)
+class Job:
+    """One rollout to make. `key` seeds its noise: run seed, step, and what else tells rollouts apart."""
+
+    question: Question
+    rollout: int
+    key: tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class DecodingSettings:
+    """How turns are sampled; limits come from the agent."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+
+def noise_seed(*key: int | str) -> int:
+    """A 63-bit seed that depends on every part of the key, and on nothing else."""
+    digest = hashlib.blake2b("\x1f".join(map(str, key)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+async def run_rollouts(
+    agent: Agent, sampler: Sampler, jobs: Sequence[Job], decoding: DecodingSettings | None = None
+) -> list[Trajectory]:
+    """All jobs at once; trajectories come back in the order of the jobs."""
+    cohort = sampler if isinstance(sampler, CohortSampler) else None
+    if cohort is not None:
+        cohort.enter(len(jobs))
+
+    async def one(job: Job) -> Trajectory:
+        try:
+            return await rollout(agent, sampler, job, decoding or DecodingSettings())
+        finally:
+            if cohort is not None:
+                cohort.leave()
+
+    return list(await asyncio.gather(*(one(job) for job in jobs)))
+
+
+async def rollout(agent: Agent, sampler: Sampler, job: Job, decoding: DecodingSettings) -> Trajectory:
+    """Play one question to its end."""
+    question_ids = agent.renderer.question(job.question.text)
+    turns: list[Turn] = []
+
+    def done(stop: StopReason, answer: str | None = None, error: str | None = None) -> Trajectory:
+        return Trajectory(job.question.id, job.rollout, question_ids, tuple(turns), stop, answer, error)
+
+    limits = agent.limits
+    while True:
+        # PENDING: what does the policy see, and how much may it write?
+        index = len(turns)
+        if index == limits.max_turns:
+            return done(StopReason.TURN_LIMIT)
+        forced = agent.renderer.forced(index)
+        window = limits.max_context_tokens - len(forced)
+        context = agent.context.build(question_ids, turns, window - limits.min_turn_tokens)
+        room = window - len(context.ids)
+        if room <= 0:
+            return done(StopReason.CONTEXT_OVERFLOW)
+        spent = sum(len(turn.generated_ids) for turn in turns)
+        left = room if limits.max_rollout_tokens is None else limits.max_rollout_tokens - spent
+        if left <= 0:
+            return done(StopReason.TOKEN_LIMIT)
+
+        # GENERATING
+        sampling = SamplingParams(
+            max_new_tokens=min(limits.max_turn_tokens, room, left),
+            temperature=decoding.temperature,
+            top_p=decoding.top_p,
+            top_k=decoding.top_k,
+            stop=agent.grammar.stop_strings,
+            seed=noise_seed(*job.key, job.question.id, job.rollout, index),
+        )
+        try:
+            generation = await sampler.generate(context.ids + forced, sampling)
+        except SamplerError as error:
+            return done(StopReason.SAMPLER_ERROR, error=str(error))
+        turn = read_turn(agent, index, context.ids, forced, generation, decoding.temperature or 1.0)
+        turns.append(turn)
+
+        # DONE, or TOOL?
+        if turn.parsed.is_answer and turn.parsed.action is not None:
+            return done(StopReason.ANSWERED, turn.parsed.action.text)
+        if generation.stop is GenerationStop.LENGTH and len(generation.ids) == left < limits.max_turn_tokens:
+            return done(StopReason.TOKEN_LIMIT)
+        if generation.stop is GenerationStop.LENGTH and len(generation.ids) == room < limits.max_turn_tokens:
+            return done(StopReason.CONTEXT_OVERFLOW)
+        if index + 1 == limits.max_turns:
+            return done(StopReason.TURN_LIMIT)
+        result = await answer_action(agent, turn.parsed)
+        error = result.notice if result.error is ToolErrorKind.UNAVAILABLE else None
+        observation = agent.renderer.observation(
+            result, limits.max_obs_tokens, after_eos=turn.stop is GenerationStop.EOS
+        )
+        turns[-1] = dataclasses.replace(turn, observation=observation, tool_error=error)
+        if sum(t.tool_error is not None for t in turns) >= limits.max_tool_errors:
+            return done(StopReason.TOOL_ERROR, error=error)
+
+
+def read_turn(
+    agent: Agent,
+    index: int,
+    prompt_ids: tuple[int, ...],
+    forced_ids: tuple[int, ...],
+    generation: Generation,
+    temperature: float,
+) -> Turn:
+    """Parse what was sampled and find its note in tokens."""
+    codec = agent.renderer.codec
+    own_ids = forced_ids + generation.ids
+    ended_by_eos = generation.stop is GenerationStop.EOS and generation.ids[-1:] == (codec.eos_id,)
+    decoded = codec.decode_spans(own_ids[:-1] if ended_by_eos else own_ids)
+    parsed = parse_turn(decoded.text, index, agent.grammar, truncated=generation.stop is GenerationStop.LENGTH)
+    note_ids = span_ids(codec, decoded, own_ids, parsed.note)
+    cap = agent.limits.max_note_tokens
+    if note_ids is not None and cap is not None and len(note_ids) > cap:
+        violations = parsed.violations | {"memory_present"}
+        parsed = dataclasses.replace(parsed, note=None, note_status=NoteStatus.TRUNCATED, violations=violations)
+        note_ids = None
+    note = parsed.note
+    return Turn(
+        index=index,
+        prompt_ids=prompt_ids,
+        generated_ids=generation.ids,
+        logprobs=generation.logprobs,
+        stop=generation.stop,
+        parsed=parsed,
+        forced_ids=forced_ids,
+        note_span=decoded.tokens_of(note.start, note.end) if note else None,
+        note_ids=note_ids,
+        action_ids=span_ids(codec, decoded, own_ids, parsed.action_element),
+        temperature=temperature,
+    )
+
+
+def span_ids(
+    codec: Codec, decoded: Decoded, own_ids: tuple[int, ...], element: Element | None
+) -> tuple[int, ...] | None:
+    """The ids of a tag pair in a rebuilt context: copied where its edges are token edges, else encoded from its text."""
+    if element is None:
+        return None
+    span = decoded.tokens_of(element.start, element.end)
+    if span and decoded.is_token_edge(element.start) and decoded.is_token_edge(element.end):
+        return own_ids[slice(*span)]
+    tags = opening(element.tag), closing(element.tag)
+    return codec.encode_mixed([(tags[0], True), (element.inner(decoded.text), False), (tags[1], True)]).ids
+
+
+async def answer_action(agent: Agent, parsed: ParsedTurn) -> ToolResult:
+    """The tool's result, or a sentence that says what was wrong with the turn."""
+    if parsed.action is not None and parsed.action.kind in agent.tools:
+        return await agent.tools[parsed.action.kind].call(parsed.action.text)
+    return ToolResult(notice=_complaint(agent, parsed), error=ToolErrorKind.BAD_CALL)
+
+
+def _complaint(agent: Agent, parsed: ParsedTurn) -> str:
+    # Tags are named without brackets: the notice must not look like a turn.
+    actions = ", ".join(action for action in agent.grammar.actions if action == "answer" or action in agent.tools)
+    facts = {
+        ParseOutcome.OK: f"there is no tool for {parsed.action.kind}" if parsed.action else "",
+        ParseOutcome.NO_ACTION: "the turn had no action",
+        ParseOutcome.TWO_ACTIONS: "the turn had more than one action, so none was carried out",
+        ParseOutcome.EMPTY_ACTION: "the action was empty",
+        ParseOutcome.ACTION_NOT_ALLOWED: "this action is not allowed here",
+        ParseOutcome.UNCLOSED_TAG: "a tag was not closed",
+        ParseOutcome.TRUNCATED: "the turn was cut off at its token limit",
+    }
+    return f"error: {facts[parsed.outcome]}; end a turn with exactly one of: {actions}"

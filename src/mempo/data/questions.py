@@ -1,0 +1,113 @@
+"""Questions from a file: jsonl, a JSON array or parquet, told apart by their first bytes, plain or gzipped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from mempo.data.errors import QuestionFileError
+from mempo.data.rows import ANSWER_KEYS, ID_KEYS, question_of
+from mempo.question import Question
+from mempo.retrieval.jsonl import json_name, open_bytes, parse_object
+
+_PARQUET_MAGIC = b"PAR1"
+_BOM = b"\xef\xbb\xbf"
+_COLUMNS = frozenset(
+    {*ID_KEYS, *ANSWER_KEYS, "question", "answer_aliases", "prompt", "reward_model", "extra_info"}
+    | {"data_source", "ability", "type", "level"}
+)
+"""Columns read from parquet; others may hold whole pages of context."""
+
+_Read = Callable[[], Mapping[str, Any]]
+_Rows = Iterator[tuple[str, _Read]]
+"""Where a row stands ("line 3"), and a call that gives it or raises ValueError with the reason."""
+
+
+def load_questions(path: str | Path, *, limit: int | None = None) -> list[Question]:
+    """All questions of a file in its order, or its first `limit` (>= 1); what follows them is then not read.
+
+    See docs/data.md for the forms of rows. A question without an id gets its row's number, from 0.
+
+    Raises QuestionFileError in one line: no such file, a folder, no questions, a broken row (its line or row number and
+    the reason), an id that stands twice.
+    """
+    path = Path(path)
+    if limit is not None and limit < 1:
+        raise QuestionFileError(f"limit={limit}: the number of questions to read must be at least 1")
+    questions: list[Question] = []
+    places: dict[str, str] = {}
+    try:
+        for number, (place, read) in enumerate(islice(_rows(path), limit)):
+            try:
+                question = question_of(read(), number)
+            except (ValueError, RecursionError) as error:
+                raise QuestionFileError(f"questions {path}, {place}: {error}") from None
+            first = places.setdefault(question.id, place)
+            if first is not place:
+                raise QuestionFileError(
+                    f"questions {path}: id {question.id!r} stands in {first} and in {place}; ids must be unique"
+                )
+            questions.append(question)
+    except FileNotFoundError:
+        raise QuestionFileError(f"questions {path}: no such file") from None
+    except IsADirectoryError:
+        raise QuestionFileError(f"questions {path} is a folder; name one .jsonl, .json or .parquet file") from None
+    except OSError as error:
+        raise QuestionFileError(f"questions {path} cannot be read: {error.strerror or error}") from error
+    if not questions:
+        raise QuestionFileError(f"questions {path} holds no questions ({path.stat().st_size} bytes)")
+    return questions
+
+
+def _rows(path: Path) -> _Rows:
+    with open_bytes(path) as file:
+        head = file.read(64).removeprefix(_BOM).lstrip()
+    if head.startswith(_PARQUET_MAGIC):
+        return _parquet_rows(path)
+    # A line of jsonl begins with a brace; only a JSON array begins with a bracket.
+    return _array_rows(path) if head.startswith(b"[") else _jsonl_rows(path)
+
+
+def _jsonl_rows(path: Path) -> _Rows:
+    with open_bytes(path) as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                yield f"line {number}", lambda line=line: parse_object(line)
+
+
+def _array_rows(path: Path) -> _Rows:
+    with open_bytes(path) as file:
+        content = file.read()
+    try:
+        rows = json.loads(content.decode("utf-8-sig"))
+    except json.JSONDecodeError as error:
+        raise QuestionFileError(f"questions {path}, line {error.lineno}: not JSON ({error.msg})") from None
+    except (ValueError, RecursionError) as error:
+        raise QuestionFileError(f"questions {path}: not usable JSON ({error})") from None
+    for number, row in enumerate(rows):
+        yield f"row {number}", lambda row=row: _object(row)
+
+
+def _parquet_rows(path: Path) -> _Rows:
+    import pyarrow as pa  # here: it takes long to load, and most files are jsonl
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            columns = [name for name in file.schema_arrow.names if name in _COLUMNS]
+            number = 0
+            for batch in file.iter_batches(batch_size=1024, columns=columns):
+                for row in batch.to_pylist():
+                    yield f"row {number}", lambda row=row: row
+                    number += 1
+    except (pa.ArrowException, OSError) as error:
+        raise QuestionFileError(f"questions {path}: damaged parquet file ({error})") from None
+
+
+def _object(row: Any) -> Mapping[str, Any]:
+    if not isinstance(row, dict):
+        raise ValueError(f"expected an object, got {json_name(row)}")
+    return row

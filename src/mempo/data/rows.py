@@ -1,0 +1,118 @@
+"""One row of a question file, whatever data set it comes from, to a question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mempo.question import Gold, Question, as_gold
+from mempo.retrieval.jsonl import json_name, valid_text
+
+ID_KEYS = ("qid", "id", "idx", "query_id", "_id")
+ANSWER_KEYS = ("golden_answers", "answer", "answers", "gt", "aug_answer")
+"""The first of these that is there and not null is the gold answer."""
+
+PROMPT_MARKERS = ("Answer the following questions:", "Question:")
+"""What stands before the question in the prompts of the parquet files in use."""
+
+ANSWER_SPLIT = "<|answer_split|>"
+"""Stands between the answers of several objectives where a file holds them as one string."""
+
+_READ = frozenset({*ID_KEYS, *ANSWER_KEYS, "question", "answer_aliases", "prompt", "reward_model", "extra_info"})
+
+
+def question_of(row: Mapping[str, Any], row_number: int) -> Question:
+    """The question in a row; a row without an id gets its number. Raises ValueError with the reason.
+
+    `meta` keeps the row's other plain values (type, level, data_source, ...), and `aug_answer` where that is not the
+    gold.
+    """
+    text = _text(row)
+    reward_model = row.get("reward_model")
+    raw = _rewarded(reward_model) if isinstance(reward_model, Mapping) else _answered(row)
+    meta = {k: _clean(v) for k, v in row.items() if k not in _READ and isinstance(v, str | int | float | bool)}
+    if row.get("aug_answer") is not None and row["aug_answer"] is not raw:
+        meta["aug_answer"] = _clean(row["aug_answer"])
+    return Question(id=_id(row, row_number), text=text, gold=_gold(_clean(raw)), meta=meta)
+
+
+def _text(row: Mapping[str, Any]) -> str:
+    extra = row.get("extra_info")
+    value = row.get("question")
+    if value is None and isinstance(extra, Mapping):
+        value = extra.get("question")
+    if value is None and row.get("prompt") is not None:
+        value = _asked(row["prompt"])
+    if value is None:
+        raise ValueError(f'has no "question"; it has {_keys(row)}')
+    if not isinstance(value, str):
+        raise ValueError(f'"question" must be a string, not {json_name(value)}')
+    text = valid_text(value).strip()
+    if not text:
+        raise ValueError("the question is blank")
+    return text
+
+
+def _asked(prompt: Any) -> str:
+    """What follows the marker in the last user message; the whole message when no marker is there."""
+    messages = [prompt] if isinstance(prompt, str) else []
+    if isinstance(prompt, list):
+        messages = [m.get("content") for m in prompt if isinstance(m, Mapping) and m.get("role") == "user"]
+    if not messages or not isinstance(messages[-1], str):
+        raise ValueError('"prompt" must be a list of messages with a user\'s text in it')
+    message = messages[-1]
+    # The earliest marker: a question may itself hold the word.
+    places = sorted((message.find(marker), marker) for marker in PROMPT_MARKERS if marker in message)
+    return message[places[0][0] + len(places[0][1]) :] if places else message
+
+
+def _id(row: Mapping[str, Any], row_number: int) -> str:
+    key, value = next(((key, row[key]) for key in ID_KEYS if row.get(key) is not None), ("", None))
+    extra = row.get("extra_info")
+    if value is None and isinstance(extra, Mapping) and extra.get("index") is not None:
+        key, value = "index", extra["index"]
+    parts = value if isinstance(value, list) and value else [row_number if value is None else value]
+    if not all(isinstance(part, str | int) and not isinstance(part, bool) for part in parts):
+        raise ValueError(f'"{key}" must be a string or an integer, not {json_name(value)}')
+    name = valid_text("+".join(str(part) for part in parts))
+    # Files merged from several data sets number each of them from the same start.
+    source = row.get("data_source")
+    return f"{valid_text(source)}/{name}" if isinstance(source, str) and source and value is not None else name
+
+
+def _answered(row: Mapping[str, Any]) -> Any:
+    answer = next((row[key] for key in ANSWER_KEYS if row.get(key) is not None), None)
+    if answer is None:
+        keys = ", ".join(f'"{key}"' for key in ANSWER_KEYS)
+        raise ValueError(f"has no answer (looked for {keys}, or reward_model.ground_truth); it has {_keys(row)}")
+    aliases = row.get("answer_aliases")
+    if aliases and isinstance(answer, str) and isinstance(aliases, list):
+        return [answer, *(alias for alias in aliases if alias != answer)]
+    return answer
+
+
+def _rewarded(reward_model: Mapping[str, Any]) -> Any:
+    truth = reward_model.get("ground_truth")
+    target = truth.get("target") if isinstance(truth, Mapping) else truth
+    if target is None:
+        raise ValueError('"reward_model" has no ground_truth.target')
+    if isinstance(target, str) and ANSWER_SPLIT in target:
+        return [[part.strip()] for part in target.split(ANSWER_SPLIT)]
+    return target
+
+
+def _gold(value: Any) -> Gold:
+    try:
+        return as_gold(value)
+    except ValueError as error:
+        raise ValueError(f"unusable answer: {error}") from None
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return valid_text(value)
+    return [_clean(item) for item in value] if isinstance(value, list) else value
+
+
+def _keys(row: Mapping[str, Any]) -> str:
+    return ", ".join(f'"{key}"' for key in list(row)[:8]) or "no keys"

@@ -1,0 +1,125 @@
+"""The lexical index: BM25 over words, titles weighted; needs no weights and no GPU."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import bm25s
+import numpy as np
+
+from mempo.retrieval import words
+from mempo.retrieval.corpus import Corpus
+from mempo.retrieval.errors import CorpusError, IndexFolderError
+from mempo.retrieval.sidecar import Sidecar, new_index_folder, read_sidecar, write_sidecar
+from mempo.retrieval.types import Document, Hit
+
+logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG when imported
+
+_FOLDER = "bm25"
+
+
+@dataclass(frozen=True, slots=True)
+class Bm25Settings:
+    """`k1`, `b`: BM25's (Lucene's variant); `title_weight`: how many times the words of the title count, >= 0."""
+
+    k1: float = 1.5
+    b: float = 0.75
+    title_weight: int = 2
+
+
+class Bm25Index:
+    """A Retriever over one corpus. Safe to use from threads: nothing changes after loading.
+
+    Equal scores are ordered by the documents' place in the corpus, so results do not depend on the machine.
+    """
+
+    KIND = "bm25"
+
+    def __init__(self, corpus: Corpus, scorer: bm25s.BM25) -> None:
+        """Use `build` or `load`."""
+        self.corpus = corpus
+        self._vocabulary: dict[str, int] = scorer.vocab_dict
+        # One sparse column per word: what the word adds to each document that has it.
+        self._added: np.ndarray[Any, Any] = scorer.scores["data"]
+        self._documents: np.ndarray[Any, Any] = scorer.scores["indices"]
+        self._columns: np.ndarray[Any, Any] = scorer.scores["indptr"]
+
+    @classmethod
+    def build(cls, corpus: Corpus, out_dir: str | Path, settings: Bm25Settings | None = None) -> Bm25Index:
+        """Indexes the corpus into `out_dir`, which is replaced when the index is whole, and loads it.
+
+        Raises CorpusError when no document has a word, IndexFolderError when `out_dir` is something else than an
+        index or an empty folder.
+        """
+        settings = settings or Bm25Settings()
+        vocabulary: dict[str, int] = {}
+        # Numbered as they come, not from a set: the same corpus gives the same files.
+        ids = [[vocabulary.setdefault(word, len(vocabulary)) for word in _words(d, settings)] for d in corpus]
+        if not vocabulary:
+            raise CorpusError(f"corpus {corpus.text_path}: none of its {len(corpus)} documents has a word to index")
+        scorer = bm25s.BM25(k1=settings.k1, b=settings.b, method="lucene", backend="numpy", csc_backend="numpy")
+        scorer.index((ids, vocabulary), create_empty_token=False, show_progress=False)
+        parameters = {**asdict(settings), "method": "lucene", "tokeniser": words.NAME, "vocabulary": len(vocabulary)}
+        with new_index_folder(Path(out_dir), corpus) as folder:
+            scorer.save(folder / _FOLDER, show_progress=False)
+            write_sidecar(folder, Sidecar(cls.KIND, len(corpus), corpus.sha256, parameters))
+        return cls.load(out_dir)
+
+    @classmethod
+    def load(cls, index_dir: str | Path, corpus: Corpus | None = None) -> Bm25Index:
+        """The index in a folder that `build` wrote, memory-mapped; `corpus` when its text is elsewhere now.
+
+        Raises IndexFolderError when the folder is incomplete, of another kind, or of another corpus or tokeniser.
+        """
+        folder = Path(index_dir)
+        side = read_sidecar(folder)
+        side.refuse_unless(folder, kind=cls.KIND)
+        tokeniser = side.parameters.get("tokeniser")
+        if tokeniser != words.NAME:
+            raise IndexFolderError(
+                f"index {folder} was made with tokeniser {tokeniser!r}, this version has {words.NAME!r}; build it again"
+            )
+        corpus = Corpus.load(folder) if corpus is None else corpus
+        side.refuse_unless(folder, corpus=corpus)
+        try:
+            scorer = bm25s.BM25.load(folder / _FOLDER, mmap=True, show_progress=False)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise IndexFolderError(f"index {folder} is incomplete or damaged ({error}); build it again") from error
+        indexed = scorer.scores["num_docs"]
+        if indexed != side.documents:
+            raise IndexFolderError(
+                f"index {folder}: its arrays hold {indexed} documents, {side.documents} are named; build it again"
+            )
+        return cls(corpus, scorer)
+
+    def retrieve(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
+        """See Retriever. Only documents that share a word with the query are hits. ValueError when `top_k` < 1."""
+        if top_k < 1:
+            raise ValueError(f"top_k must be at least 1, not {top_k}")
+        return [self._retrieve(query, top_k) for query in queries]
+
+    def access(self, urls: Sequence[str]) -> list[Document | None]:
+        return [self.corpus.by_url(url) for url in urls]
+
+    def _retrieve(self, query: str, top_k: int) -> list[Hit]:
+        known = [self._vocabulary[word] for word in words.words(query) if word in self._vocabulary]
+        scores = np.zeros(len(self.corpus), dtype=np.float32)
+        # Sorted, counted once each: the sum does not depend on the order of words, nor 50 000 words on their number.
+        for word, count in zip(*np.unique(np.array(known, dtype=np.int64), return_counts=True), strict=True):
+            column = slice(self._columns[word], self._columns[word + 1])
+            scores[self._documents[column]] += self._added[column] * np.float32(count)
+        found = np.flatnonzero(scores > 0)
+        if len(found) > top_k:
+            # All that tie with the last place stay in, so that the order below decides among them.
+            least = np.partition(scores[found], len(found) - top_k)[len(found) - top_k]
+            found = found[scores[found] >= least]
+        best = found[np.argsort(-scores[found], kind="stable")][:top_k]
+        return [Hit(self.corpus[int(position)], float(scores[position])) for position in best]
+
+
+def _words(document: Document, settings: Bm25Settings) -> list[str]:
+    return words.words(document.title) * settings.title_weight + words.words(document.text)

@@ -1,0 +1,125 @@
+"""A corpus's look-ups in a folder: written whole, mapped, and tied to the text file they were made from."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mempo.retrieval.errors import CorpusError
+from mempo.retrieval.folders import whole_file
+from mempo.retrieval.scan import Lookups, sha256_of
+
+SIDECAR_NAME = "corpus.json"
+FORMAT = 1
+_ARRAYS = ("offsets", "ids", "urls")
+_NUMBERS, _STRINGS = ("documents", "bytes", "mtime_ns"), ("sha256", "text", "text_absolute")
+_KINDS = dict.fromkeys(_NUMBERS, int) | dict.fromkeys(_STRINGS, str) | {"source": list}
+
+
+def write_lookups(folder: Path, text: Path, lookups: Lookups, source: Path | None = None) -> None:
+    """Writes corpus.{offsets,ids,urls}.npy, then corpus.json, which makes them a corpus.
+
+    `source` is the file the text was decompressed from, when that is another one.
+    """
+    for name in _ARRAYS:
+        with whole_file(folder / f"corpus.{name}.npy") as temporary, temporary.open("wb") as file:
+            np.save(file, getattr(lookups, name), allow_pickle=False)
+    side = {"documents": lookups.documents, "sha256": lookups.sha256, "bytes": lookups.size}
+    _write_sidecar(folder, text, {**side, "source": _stamp(source or text)})
+
+
+def is_current(folder: Path, source: Path) -> bool:
+    """Whether `folder` holds look-ups made from the file `source` as it is now."""
+    try:
+        return _read_sidecar(folder)["source"] == _stamp(source)
+    except CorpusError:
+        return False
+
+
+def read_lookups(folder: Path, text: Path | None) -> tuple[Path, Lookups]:
+    """The text file's path and the look-ups, mapped. Raises CorpusError when anything is missing or does not fit."""
+    side = _read_sidecar(folder)
+    text = _find_text(folder, side) if text is None else text
+    _refuse_other_text(folder, side, text)
+    arrays: dict[str, Any] = {}
+    for name in _ARRAYS:
+        path = folder / f"corpus.{name}.npy"
+        try:
+            arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise CorpusError(f"{path} cannot be used ({error}); build the corpus folder again") from None
+    lookups = Lookups(**arrays, sha256=side["sha256"], size=side["bytes"])
+    numbers = (lookups.offsets.shape, lookups.ids.shape, lookups.urls.shape[0], int(lookups.offsets[-1]))
+    count = side["documents"]
+    if numbers != ((count + 1,), (2, count), 2, side["bytes"]):
+        raise CorpusError(f"{folder}: corpus.json names {count} documents, its arrays do not; build the folder again")
+    return text, lookups
+
+
+def _write_sidecar(folder: Path, text: Path, side: dict[str, Any]) -> None:
+    inside = text.resolve().parent == folder.resolve()
+    side = {
+        **side,
+        "format": FORMAT,
+        "mtime_ns": text.stat().st_mtime_ns,
+        # relative first: a tree that is moved or mounted elsewhere as a whole still finds its text
+        "text": os.path.relpath(text.resolve(), folder.resolve()),
+        "text_absolute": "" if inside else str(text.absolute()),
+    }
+    with whole_file(folder / SIDECAR_NAME) as temporary:
+        temporary.write_text(json.dumps(side, indent=2) + "\n", encoding="utf-8")
+
+
+def _stamp(path: Path) -> list[Any]:
+    stat = path.stat()
+    return [str(path.absolute()), stat.st_size, stat.st_mtime_ns]
+
+
+def _read_sidecar(folder: Path) -> dict[str, Any]:
+    path = folder / SIDECAR_NAME
+    try:
+        side = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CorpusError(f"{folder} is not a corpus folder: it has no {SIDECAR_NAME}") from None
+    except (OSError, ValueError) as error:
+        raise CorpusError(f"{path} cannot be read ({error}); build the corpus folder again") from None
+    form = side.get("format") if isinstance(side, dict) else None
+    if form != FORMAT:
+        raise CorpusError(f"{path} has format {form!r}, this version reads format {FORMAT}; build the folder again")
+    wrong = [key for key, kind in _KINDS.items() if not isinstance(side.get(key), kind)]
+    if wrong:
+        raise CorpusError(f"{path} lacks {', '.join(wrong)}; build the corpus folder again")
+    return side
+
+
+def _find_text(folder: Path, side: dict[str, Any]) -> Path:
+    names = [folder / side["text"], side["text_absolute"]]
+    candidates = [Path(name) for name in names if name]
+    existing = [path for path in candidates if path.is_file()]
+    fitting = [path for path in existing if path.stat().st_size == side["bytes"]]
+    if not existing:
+        raise CorpusError(f"the text of corpus folder {folder} is gone: neither {' nor '.join(map(str, candidates))}")
+    return (fitting or existing)[0]
+
+
+def _refuse_other_text(folder: Path, side: dict[str, Any], text: Path) -> None:
+    try:
+        stat = text.stat()
+    except OSError as error:
+        raise CorpusError(f"corpus {text} cannot be read: {error.strerror}") from None
+    again = f"{folder} was made from another text; build it again"
+    if stat.st_size != side["bytes"]:
+        raise CorpusError(f"corpus {text} has {stat.st_size} bytes, {side['bytes']} when it was indexed: {again}")
+    if stat.st_mtime_ns == side["mtime_ns"]:
+        return
+    sha256 = sha256_of(text)
+    if sha256 != side["sha256"]:
+        raise CorpusError(f"corpus {text} has sha256 {sha256[:12]}, {side['sha256'][:12]} when it was indexed: {again}")
+    # A copy with another time: remember it where we may, so that the next load need not read it all.
+    with suppress(OSError):
+        _write_sidecar(folder, text, side)

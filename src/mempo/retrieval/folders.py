@@ -1,0 +1,64 @@
+"""Folders and files that are whole or absent: written under a temporary name, renamed when done."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_RACES = 100
+
+
+@contextmanager
+def whole_folder(target: Path) -> Iterator[Path]:
+    """Yields an empty folder beside `target`; when the block ends well it takes the place of `target`.
+
+    When the block raises, `target` is as it was. Of two writers at once the last one wins; they never mix.
+    """
+    target = Path(os.path.realpath(target))  # of a link, the folder it names is replaced
+    temporary = _beside(target, "tmp")
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        _put(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def whole_file(target: Path) -> Iterator[Path]:
+    """Yields a temporary path beside `target`; the file written there takes its place when the block ends well."""
+    temporary = _beside(target, "tmp")
+    try:
+        yield temporary
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _put(folder: Path, target: Path) -> None:
+    # A folder cannot replace a full one in a single step, so the old one steps aside first; another writer may put
+    # its own there in between, which then is the old one.
+    old = _beside(target, "old")
+    for attempt in range(_RACES):
+        try:
+            os.rename(folder, target)
+            break
+        except OSError:
+            if not target.exists() or attempt == _RACES - 1:
+                if old.exists() and not target.exists():
+                    os.rename(old, target)
+                raise
+            shutil.rmtree(old, ignore_errors=True)
+            try:
+                os.rename(target, old)
+            except FileNotFoundError:
+                continue
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _beside(target: Path, word: str) -> Path:
+    return target.parent / f".{target.name}.{word}-{os.getpid()}-{secrets.token_hex(4)}"

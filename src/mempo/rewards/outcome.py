@@ -1,0 +1,203 @@
+"""The outcome of a rollout as one number: was the final answer right, and was the format kept?
+
+    score = match(answer, gold)   if all eight format rules hold (or `format_gate` is off)
+    score = 0                     if one is broken
+    score = None                  if nothing can be said: infrastructure failed, or there is no gold to compare with
+
+None is not 0: such a rollout stays out of its group's statistics. Only `Trajectory.answer` is scored, which comes from
+tokens of the policy alone; the prompt and tool texts cannot change a score.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+from pydantic import field_validator
+
+from mempo.errors import UserError, nearest
+from mempo.protocol import format_violations
+from mempo.question import Question
+from mempo.settings import Settings
+from mempo.text import NORMALIZERS, exact_match, f1, normalize, sub_em
+from mempo.trajectory import Trajectory
+
+SCORES = ("em", "f1", "mean_em", "mean_f1")
+
+CustomScore = Callable[[Question, Trajectory], float | None]
+"""Own score by import path. It takes the place of the answer match; None means "cannot be scored". It sees every
+rollout that infrastructure did not spoil, those with a broken format or without an answer (`answer` None) too."""
+
+
+class OutcomeSettings(Settings):
+    score: str = "em"
+    """`em`, `f1`, `mean_em`, `mean_f1` (see `AnswerScore`), or `module:function` with the signature `CustomScore`."""
+    format_gate: bool = True
+    """A broken format rule makes the score 0, however right the answer."""
+    separator: str = ";"
+    """Splits the answer when the question has several objectives; never used with one."""
+    normalization: str = "default"
+    """How answers are compared: `default` or `search-r1` (see `mempo.text`)."""
+
+    @field_validator("score")
+    @classmethod
+    def _known_score(cls, value: str) -> str:
+        if value not in SCORES and ":" not in value:
+            hint = nearest(value, SCORES)
+            raise ValueError(f"unknown score {value!r}{hint}; known: {', '.join(SCORES)}, or module:function")
+        return value
+
+    @field_validator("separator")
+    @classmethod
+    def _separator_splits(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("the separator is blank: it could not split an answer")
+        return value
+
+    @field_validator("normalization")
+    @classmethod
+    def _known_normalization(cls, value: str) -> str:
+        if value not in NORMALIZERS:
+            hint = nearest(value, NORMALIZERS)
+            raise ValueError(f"unknown normalization {value!r}{hint}; known: {', '.join(NORMALIZERS)}")
+        return value
+
+
+@dataclass(frozen=True)
+class AnswerScore:
+    """How well an answer fits the gold, every measure in [0, 1]. With k objectives the answer is split into n parts.
+
+    Strict, 0 unless n = k: `em` (every part equals an alias of its objective), `sub_em` (every part contains one),
+    `f1` (mean F1 of the parts).
+    Partial credit: `mean_em`, `mean_f1`: part i against objective i, missing parts count 0, and the sum is divided by
+    max(n, k): neither leaving parts out nor guessing more of them than asked can pay.
+    """
+
+    em: float
+    f1: float
+    sub_em: float
+    mean_em: float
+    mean_f1: float
+    per_objective_em: tuple[float, ...]
+    parts: int
+
+
+@dataclass(frozen=True)
+class OutcomeScore:
+    """`score` None: the rollout is not scored, for `reason` (`error`, `no_gold`, `unmatchable_gold`, `custom`).
+
+    `violations` counts the broken format rules by name; `answer` is None when there is no gold to compare with.
+    """
+
+    score: float | None
+    answer: AnswerScore | None
+    format_ok: bool
+    violations: Mapping[str, int]
+    reason: str | None = None
+
+
+def score_answer(prediction: str | None, question: Question, settings: OutcomeSettings) -> AnswerScore:
+    """Compare an answer with the gold of its question. `prediction` None (no answer was given) scores 0 everywhere.
+
+    Raises:
+        ValueError: the question has no gold.
+    """
+    objectives = question.objectives
+    if not objectives:
+        raise ValueError(f"question {question.id}: no gold answer to compare with")
+    variant = settings.normalization
+    parts = _split(prediction, objectives, settings)
+    pairs = list(zip(parts, objectives, strict=False))
+    ems = [float(exact_match(part, aliases, variant)) for part, aliases in pairs]
+    f1s = [f1(part, aliases, variant) for part, aliases in pairs]
+    ems += [0.0] * (len(objectives) - len(ems))
+    counts_agree = len(parts) == len(objectives)
+    shares = max(len(parts), len(objectives))
+    return AnswerScore(
+        em=float(counts_agree and all(ems)),
+        f1=sum(f1s) / len(objectives) if counts_agree else 0.0,
+        sub_em=float(counts_agree and all(sub_em(part, aliases, variant) for part, aliases in pairs)),
+        mean_em=sum(ems) / shares,
+        mean_f1=sum(f1s) / shares,
+        per_objective_em=tuple(ems),
+        parts=len(parts),
+    )
+
+
+def _split(prediction: str | None, objectives: Sequence[Sequence[str]], settings: OutcomeSettings) -> list[str]:
+    """The parts of an answer, one per objective when all is well.
+
+    An alias that holds the separator itself ("AC; DC") would make its objective unanswerable. So where there are more
+    pieces than objectives, such an alias takes all of its own when they match.
+    """
+    if prediction is None:
+        return []
+    if len(objectives) == 1:
+        return [prediction]
+    separator = settings.separator
+    pieces = prediction.split(separator)
+    parts: list[str] = []
+    for done, aliases in enumerate(objectives):
+        spare = len(pieces) - (len(objectives) - done)
+        for extra in sorted({alias.count(separator) for alias in aliases}, reverse=True):
+            joined = separator.join(pieces[: extra + 1])
+            if 0 < extra <= spare and exact_match(joined, aliases, settings.normalization):
+                pieces = [joined, *pieces[extra + 1 :]]
+                break
+        parts += pieces[:1]
+        pieces = pieces[1:]
+    return parts + pieces
+
+
+def outcome_score(
+    question: Question, trajectory: Trajectory, settings: OutcomeSettings, custom: CustomScore | None = None
+) -> OutcomeScore:
+    """Score a rollout. `custom` replaces the answer match; the format gate and the rule for errors stay.
+
+    Raises:
+        UserError: `custom` returned something that is neither a finite number nor None.
+        ValueError: the trajectory belongs to another question, or `settings.score` is an import path and `custom` is
+            missing.
+    """
+    if trajectory.question_id != question.id:
+        raise ValueError(f"trajectory of question {trajectory.question_id!r} scored against question {question.id!r}")
+    if custom is None and settings.score not in SCORES:
+        raise ValueError(f"score {settings.score!r} is an import path: resolve it and pass the function as `custom`")
+    violations = format_violations([turn.parsed for turn in trajectory.turns])
+    answer = score_answer(trajectory.answer, question, settings) if question.objectives else None
+
+    def scored(score: float | None, reason: str | None) -> OutcomeScore:
+        return OutcomeScore(score, answer, not violations, violations, reason)
+
+    if trajectory.is_error:
+        return scored(None, "error")
+    if custom is not None:
+        value = _checked(custom, custom(question, trajectory))
+        if value is None:
+            return scored(None, "custom")
+    elif answer is None:
+        return scored(None, "no_gold")
+    elif not _matchable(question, settings):
+        return scored(None, "unmatchable_gold")
+    else:
+        value = float(getattr(answer, settings.score))
+    return scored(0.0 if violations and settings.format_gate else value, None)
+
+
+def _matchable(question: Question, settings: OutcomeSettings) -> bool:
+    """False when an objective has only aliases of which normalisation leaves nothing: no answer could be right."""
+    return all(any(normalize(a, settings.normalization) for a in aliases) for aliases in question.objectives)
+
+
+def _checked(custom: CustomScore, value: Any) -> float | None:
+    if value is None:
+        return None
+    if getattr(value, "ndim", None) == 0:  # numpy and torch scalars
+        value = value.item()
+    if isinstance(value, Real) and math.isfinite(value):
+        return float(value)
+    name = f"{getattr(custom, '__module__', '?')}:{getattr(custom, '__qualname__', repr(custom))}"
+    raise UserError(f"score function {name} returned {value!r}; it must return a finite number, or None for no score")

@@ -1,0 +1,117 @@
+"""The probe: a fixed continuation that asks the policy for the gold answer, and which of its tokens are the answer.
+
+    "\\n<think>\\n" + thought + "\\n</think>\\n<answer>\\n" + gold + "\\n</answer>"
+
+(MemPO, arXiv 2603.00680.) Gold tokens are found by character offsets, so any tokenizer will do: a token that holds at
+least one character of the answer is a gold token, also when it holds a neighbouring character too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from pydantic import Field, model_validator
+
+from mempo.question import Question
+from mempo.settings import Settings
+
+
+class NoSignal(StrEnum):
+    """Why a note has no memory reward. Such a note stays out of every pool and is counted under this name."""
+
+    NO_GOLD = "no_gold"  # the question has nothing to predict
+    EMPTY_GOLD = "empty_gold"  # it has, but no token of the probe holds any of it
+    LONG_GOLD = "long_gold"  # more gold tokens than `probe.max_gold_tokens`
+    ERROR = "error"  # infrastructure failed somewhere in the rollout
+    NAN = "nan"  # a log-prob is not a finite number
+    EMPTY_CHOICE = "empty_choice"  # no gold token passed the threshold
+
+
+class ProbeSettings(Settings):
+    thought: str = "The information gathered so far is enough to answer the question."
+    """The thought put into the policy's mouth before the answer. For a published checkpoint, give the sentence it was
+    trained with."""
+    joiner: str = ";"
+    """Joins the gold answers of several objectives."""
+    separators_are_gold: bool = False
+    """Count the joiners among the gold tokens, as the original does. They are easy to predict whatever the note
+    says."""
+    max_gold_tokens: int = Field(default=256, ge=1)
+    """A longer gold answer gives no signal (`long_gold`)."""
+
+    @model_validator(mode="after")
+    def _no_empty_switch(self) -> ProbeSettings:
+        if self.separators_are_gold and not self.joiner:
+            raise ValueError("separators_are_gold does nothing with an empty joiner: set one of the two back")
+        return self
+
+
+@dataclass(frozen=True)
+class Probe:
+    """`ids`: the continuation. `gold`: ascending positions in `ids` whose log-probs make P(context)."""
+
+    ids: tuple[int, ...]
+    gold: tuple[int, ...]
+
+
+class EncodedText(Protocol):
+    """`offsets[i]`: the characters `[start, end)` that `ids[i]` stands for, in the concatenation of the pieces."""
+
+    @property
+    def ids(self) -> tuple[int, ...]: ...
+    @property
+    def offsets(self) -> tuple[tuple[int, int], ...]: ...
+
+
+class ProbeCodec(Protocol):
+    """What the probe needs of a tokenizer: pieces `(text, trusted)`; untrusted text yields no added-vocabulary id."""
+
+    def encode_mixed(self, pieces: Sequence[tuple[str, bool]]) -> EncodedText: ...
+
+
+def build_probe(codec: ProbeCodec, question: Question, settings: ProbeSettings) -> Probe | None:
+    """The probe of a question; None when it can give no signal (`probe_or_reason` says why)."""
+    probe = probe_or_reason(codec, question, settings)
+    return probe if isinstance(probe, Probe) else None
+
+
+def probe_or_reason(codec: ProbeCodec, question: Question, settings: ProbeSettings) -> Probe | NoSignal:
+    """The probe of a question, or why there is none: `no_gold`, `empty_gold` or `long_gold`."""
+    answers = question.probe_objectives
+    if not answers:
+        return NoSignal.NO_GOLD
+    if not "".join(answers).strip():
+        return NoSignal.EMPTY_GOLD
+    pieces, gold_spans = _pieces(answers, settings)
+    encoded = codec.encode_mixed(pieces)
+    gold = tuple(i for i, offsets in enumerate(encoded.offsets) if any(_overlaps(offsets, span) for span in gold_spans))
+    if not gold:
+        return NoSignal.EMPTY_GOLD
+    if len(gold) > settings.max_gold_tokens:
+        return NoSignal.LONG_GOLD
+    return Probe(tuple(encoded.ids), gold)
+
+
+def _pieces(answers: Sequence[str], settings: ProbeSettings) -> tuple[list[tuple[str, bool]], list[tuple[int, int]]]:
+    """The text in pieces, and the character spans of the gold. Answers come from data files: they are not trusted."""
+    pieces = [(f"\n<think>\n{settings.thought}\n</think>\n<answer>\n", True)]
+    spans: list[tuple[int, int]] = []
+    position = len(pieces[0][0])
+    for i, answer in enumerate(answers):
+        if i:
+            pieces.append((settings.joiner, True))
+            if settings.separators_are_gold:
+                spans.append((position, position + len(settings.joiner)))
+            position += len(settings.joiner)
+        pieces.append((answer, False))
+        spans.append((position, position + len(answer)))
+        position += len(answer)
+    pieces.append(("\n</answer>", True))
+    return [piece for piece in pieces if piece[0]], spans
+
+
+def _overlaps(token: tuple[int, int], span: tuple[int, int]) -> bool:
+    return token[0] < span[1] and span[0] < token[1]

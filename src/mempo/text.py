@@ -1,0 +1,111 @@
+"""Answer matching: normalisation, tokens, and the three measures built on them (EM, F1, sub-EM).
+
+Two normalisations, by name:
+
+- `default`: NFKC, case folded, punctuation of any script and invisible characters removed, the articles a/an/the
+  dropped unless nothing else is left, white space squeezed. On English text it equals `search-r1`.
+- `search-r1`: the published one (Search-R1, after SQuAD): lower case, ASCII punctuation removed, a/an/the dropped,
+  white space squeezed. It turns "A" and "The The" into nothing.
+
+Whatever the normalisation, a text of which nothing is left matches nothing: not even another such text.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+_ASCII_PUNCTUATION = frozenset(string.punctuation)
+_DELETE_ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
+# Scripts written without spaces, a token per character: kana, bopomofo, Han, Hangul.
+_CJK = re.compile(
+    "([\u3005-\u3007\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3105-\u312f\u31a0-\u31bf\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U000323af])"
+)
+
+
+def _default(text: str) -> str:
+    # Folding can undo a composition, so the text is composed again after it.
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    kept = "".join(char for char in folded if not _is_noise(char))
+    without_articles = _squeeze(_ARTICLES.sub(" ", kept))
+    return without_articles or _squeeze(kept)
+
+
+def _search_r1(text: str) -> str:
+    return _squeeze(_ARTICLES.sub(" ", text.lower().translate(_DELETE_ASCII_PUNCTUATION)))
+
+
+def _is_noise(char: str) -> bool:
+    """Punctuation of any script, ASCII symbols (published scripts count them as punctuation), invisible characters."""
+    if char in _ASCII_PUNCTUATION:
+        return True
+    category = unicodedata.category(char)
+    return category[0] == "P" or category == "Cf" or (category == "Cc" and not char.isspace())
+
+
+def _squeeze(text: str) -> str:
+    return " ".join(text.split())
+
+
+NORMALIZERS: dict[str, Callable[[str], str]] = {"default": _default, "search-r1": _search_r1}
+
+
+def normalize(text: str, variant: str = "default") -> str:
+    """The form in which answers are compared.
+
+    Raises:
+        KeyError: `variant` is not one of `NORMALIZERS`.
+    """
+    return NORMALIZERS[variant](text)
+
+
+def answer_tokens(text: str, variant: str = "default") -> list[str]:
+    """The words of the normalised text, for F1; `default` takes CJK text character by character."""
+    normal = normalize(text, variant)
+    return (_CJK.sub(r" \1 ", normal) if variant == "default" else normal).split()
+
+
+def exact_match(prediction: str, aliases: str | Sequence[str], variant: str = "default") -> bool:
+    """EM: equal to one of the aliases after normalisation. Empty never matches."""
+    predicted = normalize(prediction, variant)
+    return bool(predicted) and any(predicted == normalize(alias, variant) for alias in _as_aliases(aliases))
+
+
+def f1(prediction: str, aliases: str | Sequence[str], variant: str = "default") -> float:
+    """Token F1 in [0, 1] on multisets, against the alias that fits best; 0 when either side has no token."""
+    predicted = Counter(answer_tokens(prediction, variant))
+    best = 0.0
+    for alias in _as_aliases(aliases):
+        gold = Counter(answer_tokens(alias, variant))
+        common = (predicted & gold).total()
+        if common:
+            best = max(best, 2 * common / (predicted.total() + gold.total()))
+    return best
+
+
+def sub_em(prediction: str, aliases: str | Sequence[str], variant: str = "default") -> bool:
+    """Sub-EM (also called CEM): one of the aliases is contained in the prediction. Empty is contained in nothing.
+
+    `default` looks for whole tokens, so "a" is not found in "banana"; `search-r1` looks for characters, as published.
+    """
+    golds = _as_aliases(aliases)
+    if variant == "search-r1":
+        predicted = normalize(prediction, variant)
+        return any(gold in predicted for gold in (normalize(alias, variant) for alias in golds) if gold)
+    tokens = answer_tokens(prediction, variant)
+    return any(_contains(tokens, answer_tokens(alias, variant)) for alias in golds)
+
+
+def _contains(tokens: list[str], part: list[str]) -> bool:
+    n = len(part)
+    return n > 0 and any(tokens[i : i + n] == part for i in range(len(tokens) - n + 1))
+
+
+def _as_aliases(aliases: str | Sequence[str]) -> Sequence[str]:
+    # A bare string is one alias, not a sequence of one-letter ones.
+    return (aliases,) if isinstance(aliases, str) else aliases

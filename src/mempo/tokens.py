@@ -1,0 +1,200 @@
+"""Token ids ↔ characters, and the one door through which outside text becomes ids.
+
+`Codec` wraps a Hugging Face fast tokenizer. It keeps two promises:
+
+* text of sampled ids is derived, with the characters each token owns (`decode_spans`); ids are never made from it;
+* outside text (questions, passages, gold answers) never yields an added-vocabulary id, special or not
+  (`encode_outside`), whatever it contains.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from mempo.errors import UserError
+from mempo.trajectory import Span
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Ids with the characters `[start, end)` of the encoded text that each one covers."""
+
+    ids: tuple[int, ...]
+    offsets: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Text of ids. `starts[i]` is the first character of token i, `starts[-1] == len(text)`.
+
+    A token that ends in the middle of a character owns nothing of it: the character belongs to the token it starts in.
+    """
+
+    text: str
+    starts: tuple[int, ...]
+
+    def tokens_of(self, start_char: int, end_char: int) -> Span | None:
+        """The tokens whose first character lies in `[start_char, end_char)`; None when there are none."""
+        first, last = (bisect_left(self.starts, char, hi=len(self.starts) - 1) for char in (start_char, end_char))
+        return (first, last) if first < last else None
+
+    def is_token_edge(self, char: int) -> bool:
+        return char in self.starts
+
+
+class Codec:
+    """The tokenizer of one policy.
+
+    Raises:
+        UserError: the tokenizer has no fast backend, or no end-of-sequence token.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if not isinstance(backend, Tokenizer):
+            raise UserError(
+                f"{type(tokenizer).__name__} has no fast backend, so character offsets are not known; "
+                "load the model with a fast tokenizer (a tokenizer.json)"
+            )
+        if tokenizer.eos_token_id is None:
+            raise UserError(
+                "the tokenizer has no end-of-sequence token; set eos_token in its tokenizer_config.json "
+                "(generation could never end by itself)"
+            )
+        self.tokenizer = tokenizer
+        self.eos_id: int = int(tokenizer.eos_token_id)
+        self._trusted: Tokenizer = backend
+        self.added_ids = frozenset(backend.get_added_tokens_decoder())
+        self._outside = _without_added_tokens(backend)
+        self._anchor: tuple[int, str] | None = None
+        self._pieces: dict[int, tuple[str, str]] = {}
+
+    @property
+    def size(self) -> int:
+        return self._trusted.get_vocab_size(with_added_tokens=True)
+
+    # --- text to ids -----------------------------------------------------------------------------------------------
+
+    def encode_trusted(self, text: str) -> tuple[int, ...]:
+        """Ids of text that this library wrote (tags, templates). No BOS or EOS is added."""
+        return tuple(self._trusted.encode(text, add_special_tokens=False).ids)
+
+    def encode_outside(self, text: str) -> tuple[int, ...]:
+        """Ids of text from outside: no id of the added vocabulary, whatever the text says."""
+        return self._encode_outside(text).ids
+
+    def encode_mixed(self, pieces: Sequence[tuple[str, bool]]) -> Encoded:
+        """Encode `(text, trusted)` pieces as one string where that is safe, so that merges across their edges happen as in
+        running text. When an added token would come out of (or reach into) an outside piece, pieces are encoded apart.
+        """
+        whole = "".join(text for text, _ in pieces)
+        edges, position = [], 0
+        for text, trusted in pieces:
+            edges.append((position, position + len(text), trusted))
+            position += len(text)
+        encoding = self._trusted.encode(_storable(whole), add_special_tokens=False)
+        unsafe = any(
+            i in self.added_ids and any(not trusted and a < end and start < b for start, end, trusted in edges)
+            for i, (a, b) in zip(encoding.ids, encoding.offsets, strict=True)
+        )
+        if not unsafe:
+            return Encoded(tuple(encoding.ids), tuple(encoding.offsets))
+        ids: list[int] = []
+        offsets: list[tuple[int, int]] = []
+        for (text, trusted), (start, _, _) in zip(pieces, edges, strict=True):
+            if trusted:
+                part = self._trusted.encode(text, add_special_tokens=False)
+                found, spans = tuple(part.ids), tuple(part.offsets)
+            else:
+                encoded = self._encode_outside(text)
+                found, spans = encoded.ids, encoded.offsets
+            ids += found
+            offsets += [(a + start, b + start) for a, b in spans]
+        return Encoded(tuple(ids), tuple(offsets))
+
+    def _encode_outside(self, text: str) -> Encoded:
+        text = _storable(text)
+        encoding = self._outside.encode(text, add_special_tokens=False)
+        if not self.added_ids.intersection(encoding.ids):
+            return Encoded(tuple(encoding.ids), tuple(encoding.offsets))
+        # The model itself knows the token (a word-level or unigram vocabulary that holds it): spell that piece out.
+        ids: list[int] = []
+        offsets: list[tuple[int, int]] = []
+        for i, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+            if i not in self.added_ids:
+                ids.append(i)
+                offsets.append((start, end))
+                continue
+            for k in range(start, end):
+                for j in self._outside.encode(text[k], add_special_tokens=False).ids:
+                    if j not in self.added_ids:
+                        ids.append(j)
+                        offsets.append((k, k + 1))
+        return Encoded(tuple(ids), tuple(offsets))
+
+    # --- ids to text -----------------------------------------------------------------------------------------------
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, special tokens shown, nothing tidied."""
+        return self._trusted.decode(list(ids), skip_special_tokens=False)
+
+    def piece(self, token_id: int, first: bool = False) -> str:
+        """What a token adds to a running text; `first`: at its very beginning (some tokenizers strip a space there).
+
+        Bytes that are no whole character come out as U+FFFD: good for a quick look, never for exact offsets.
+        """
+        if token_id not in self._pieces:
+            if self._anchor is None:
+                anchor = self.encode_outside("a")[0]
+                self._anchor = (anchor, self.decode([anchor]))
+            anchor_id, anchor_text = self._anchor
+            both = self.decode([anchor_id, token_id])
+            self._pieces[token_id] = (self.decode([token_id]), both[len(anchor_text) :])
+        return self._pieces[token_id][0 if first else 1]
+
+    def decode_spans(self, ids: Sequence[int]) -> Decoded:
+        """Text of sampled ids and the character each token starts at."""
+        text = self.decode(ids)
+        starts, position = [0], 0
+        for k, i in enumerate(ids):
+            position += len(self.piece(i, first=k == 0))
+            starts.append(position)
+        quick = "".join(self.piece(i, first=k == 0) for k, i in enumerate(ids))
+        if quick == text and "�" not in quick:
+            return Decoded(text, tuple(starts))
+        return Decoded(text, self._starts_by_prefixes(ids, text))
+
+    def _starts_by_prefixes(self, ids: Sequence[int], text: str) -> tuple[int, ...]:
+        """Exact and slow: decode growing prefixes and see how far each agrees with the whole text."""
+        starts = [0]
+        for n in range(1, len(ids)):
+            prefix = self.decode(ids[:n])
+            agreed = len(prefix) if text.startswith(prefix) else _common_prefix(prefix, text)
+            starts.append(max(starts[-1], agreed))
+        starts.append(len(text))
+        return tuple(starts)
+
+
+def _common_prefix(a: str, b: str) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _storable(text: str) -> str:
+    """Lone surrogates cannot be encoded as UTF-8; each becomes one replacement character, so offsets keep."""
+    return "".join("�" if "\ud800" <= c <= "\udfff" else c for c in text)
+
+
+def _without_added_tokens(backend: Tokenizer) -> Tokenizer:
+    """The same tokenizer without added vocabulary, template or padding."""
+    state = json.loads(backend.to_str())
+    state["added_tokens"] = []
+    state["post_processor"] = None
+    state["padding"] = None
+    state["truncation"] = None
+    return Tokenizer.from_str(json.dumps(state))

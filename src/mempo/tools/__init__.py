@@ -1,0 +1,1 @@
+"""From an action of the policy to an observation."""

@@ -1,0 +1,42 @@
+"""`<access>url</access>`: a whole page of the corpus. The live web is another tool."""
+
+from __future__ import annotations
+
+from mempo.interfaces import ToolResult
+from mempo.retrieval.types import Retriever
+from mempo.settings import Settings
+from mempo.tools.retrying import RetrySettings, Unavailable, bad_call, call_with_retries, unavailable
+
+
+class AccessSettings(Settings):
+    """Settings of the page tool."""
+
+    max_url_chars: int = 2000
+    max_page_chars: int = 20_000
+    """A longer page is cut before it is tokenised."""
+    retry: RetrySettings = RetrySettings()
+
+
+class AccessTool:
+    """A `Tool` over anything with `access(urls)`."""
+
+    name = "access"
+
+    def __init__(self, retriever: Retriever, settings: AccessSettings | None = None) -> None:
+        self._retriever = retriever
+        self._settings = settings or AccessSettings()
+
+    async def call(self, argument: str) -> ToolResult:
+        url = argument.replace("\0", " ").strip()
+        limit = self._settings.max_url_chars
+        if not url:
+            return bad_call("error: the url is empty")
+        if len(url) > limit:
+            return bad_call(f"error: the url has {len(url)} characters; at most {limit} are allowed")
+        try:
+            page = await call_with_retries(lambda: self._retriever.access([url])[0], self._settings.retry)
+        except Unavailable as error:
+            return unavailable(error)
+        if page is None:
+            return bad_call("error: no page has this url")
+        return ToolResult(passages=(f"{page.title}\n{page.text[: self._settings.max_page_chars]}",))

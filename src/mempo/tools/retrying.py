@@ -1,0 +1,52 @@
+"""Bounded retries around a call that may fail because a server does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from mempo.interfaces import ToolErrorKind, ToolResult
+from mempo.settings import Settings
+
+T = TypeVar("T")
+
+
+class RetrySettings(Settings):
+    """How often a failing tool is asked again, and how long to wait."""
+
+    tries: int = 5
+    """Attempts in all, the first included."""
+    backoff_s: float = 0.5
+    """Wait before the second attempt; doubled each time."""
+    max_backoff_s: float = 8.0
+
+
+class Unavailable(Exception):
+    """Every attempt failed; the message is the last failure's."""
+
+
+async def call_with_retries(call: Callable[[], T], settings: RetrySettings) -> T:
+    """Run a blocking `call` in a thread, again and again while it raises.
+
+    Raises:
+        Unavailable: after `settings.tries` attempts.
+    """
+    wait_s = settings.backoff_s
+    for attempt in range(1, settings.tries + 1):
+        try:
+            return await asyncio.to_thread(call)
+        except Exception as error:
+            if attempt == settings.tries:
+                raise Unavailable(f"{settings.tries} tries failed; the last: {type(error).__name__}: {error}") from error
+        await asyncio.sleep(min(wait_s, settings.max_backoff_s))
+        wait_s *= 2
+    raise Unavailable("no attempt was allowed")
+
+
+def bad_call(notice: str) -> ToolResult:
+    return ToolResult(notice=notice, error=ToolErrorKind.BAD_CALL)
+
+
+def unavailable(error: Unavailable) -> ToolResult:
+    return ToolResult(notice=f"error: the tool is not available ({error})", error=ToolErrorKind.UNAVAILABLE)

@@ -1,0 +1,1 @@
+"""Built-in worlds: corpora and questions made from facts that ship with the package."""

@@ -1,0 +1,44 @@
+"""Atlas: a built-in world of real facts, with a corpus and questions of one to ten objectives.
+
+    world = AtlasWorld(rendering="cards", subset=TOY)
+    world.documents()                                # capital of France: Paris
+    world.questions("train", 100, objectives=3)      # capital of Kenya; symbol of Iron; country with currency Yen
+
+`facts.py` loads the shipped data, `subset.py` chooses a part of it, `documents.py` renders it, `objectives.py` lists
+what can be asked, `split.py` says what is held out, `questions.py` draws questions. No torch anywhere.
+"""
+
+from mempo.worlds.atlas.documents import Rendering, documents
+from mempo.worlds.atlas.facts import AtlasError, Entity, Fact, load_entities
+from mempo.worlds.atlas.objectives import FORMS, Form, Hop, Objective, objectives
+from mempo.worlds.atlas.questions import MAX_OBJECTIVES, pool, questions
+from mempo.worlds.atlas.split import TEST_FRACTION, Split, split_of
+from mempo.worlds.atlas.subset import EVERYTHING, TOY, Atlas, Subset, atlas
+from mempo.worlds.atlas.world import AtlasWorld, write
+
+__all__ = [
+    "EVERYTHING",
+    "FORMS",
+    "MAX_OBJECTIVES",
+    "TEST_FRACTION",
+    "TOY",
+    "Atlas",
+    "AtlasError",
+    "AtlasWorld",
+    "Entity",
+    "Fact",
+    "Form",
+    "Hop",
+    "Objective",
+    "Rendering",
+    "Split",
+    "Subset",
+    "atlas",
+    "documents",
+    "load_entities",
+    "objectives",
+    "pool",
+    "questions",
+    "split_of",
+    "write",
+]

@@ -1,0 +1,95 @@
+"""The atlas as a `World`, and as the files that `mempo world atlas` writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mempo.question import Question
+from mempo.retrieval.corpus import Document
+from mempo.worlds.atlas.documents import Rendering, check_rendering, documents
+from mempo.worlds.atlas.facts import AtlasError
+from mempo.worlds.atlas.objectives import FORMS, Form
+from mempo.worlds.atlas.questions import questions
+from mempo.worlds.atlas.split import TEST_FRACTION, Split
+from mempo.worlds.atlas.subset import EVERYTHING, Subset
+
+
+@dataclass(frozen=True)
+class AtlasWorld:
+    """Real facts about countries, cities, elements, laureates and prizes, as documents and questions."""
+
+    rendering: Rendering = "prose"
+    forms: tuple[Form, ...] = FORMS
+    subset: Subset = EVERYTHING
+    test_fraction: float = TEST_FRACTION
+    name: str = "atlas"
+
+    def __post_init__(self) -> None:
+        check_rendering(self.rendering)
+
+    def documents(self) -> Sequence[Document]:
+        return documents(self.rendering, self.subset)
+
+    def questions(self, split: str, count: int, objectives: int | Sequence[int] = 1, seed: int = 0) -> list[Question]:
+        """See `mempo.worlds.atlas.questions.questions`."""
+        if split not in ("train", "test"):
+            raise AtlasError(f"the atlas has no split {split!r}; choose train or test")
+        return questions(
+            split=split,
+            count=count,
+            objectives=objectives,
+            seed=seed,
+            rendering=self.rendering,
+            forms=self.forms,
+            subset=self.subset,
+            test_fraction=self.test_fraction,
+        )
+
+    def vocabulary(self) -> tuple[str, ...]:
+        """Every word, split at white space, of all documents, in order of appearance; punctuation stays on its word."""
+        words = (word for document in self.documents() for word in f"{document.title} {document.text}".split())
+        return tuple(dict.fromkeys(words))
+
+
+def write(
+    out_dir: Path | str,
+    world: AtlasWorld | None = None,
+    *,
+    train: int = 2000,
+    test: int = 200,
+    objectives: int | Sequence[int] = 1,
+    seed: int = 0,
+) -> Mapping[str, int]:
+    """Write `corpus.jsonl`, `train.jsonl` and `test.jsonl`; returns the number of lines of each.
+
+    Corpus rows are `{"id", "contents": "\\"Title\\"\\nbody", "url"}`, question rows
+    `{"id", "question", "answer", "meta"}` with the answer a list of aliases, or a list of such lists for several objectives.
+
+    Raises:
+        AtlasError: when so many questions cannot be made; nothing is written then.
+    """
+    world = world or AtlasWorld()
+    splits: tuple[tuple[Split, int], ...] = (("train", train), ("test", test))
+    rows: dict[str, list[dict[str, Any]]] = {
+        "corpus.jsonl": [{"id": d.id, "contents": f'"{d.title}"\n{d.text}', "url": d.url} for d in world.documents()]
+    }
+    for split, count in splits:
+        made = world.questions(split, count, objectives, seed)
+        rows[f"{split}.jsonl"] = [
+            {"id": q.id, "question": q.text, "answer": q.gold, "meta": dict(q.meta)} for q in made
+        ]
+    folder = Path(out_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, lines in rows.items():
+        _write_jsonl(folder / name, lines)
+    return {name: len(lines) for name, lines in rows.items()}
+
+
+def _write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")

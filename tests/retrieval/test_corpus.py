@@ -1,0 +1,212 @@
+"""A corpus: the forms users bring, what is refused and how it is said, and the text staying on disk."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mempo.retrieval import lookup
+from mempo.retrieval.corpus import Corpus, Document
+from mempo.retrieval.errors import CorpusError
+from mempo.retrieval.rows import contents_of, document_of, split_contents
+
+
+def write(path: Path, *rows: object) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+FORMS = [
+    ({"id": "0", "contents": '"Evan Morris"\nEvan Morris was ...'}, Document("0", "Evan Morris", "Evan Morris was ...")),
+    ({"id": 7, "contents": '"A"\nx', "url": "http://a"}, Document("7", "A", "x", "http://a")),
+    ({"url": "http://a", "contents": "no title\nbody"}, Document("0", "", "no title\nbody", "http://a")),
+    ({"_id": "d1", "title": "T", "text": "body", "metadata": {}}, Document("d1", "T", "body")),
+    ({"title": None, "text": "body"}, Document("0", "", "body")),
+    ({"text": ""}, Document("0", "", "")),
+    ({"id": "s", "text": "a\ud800b"}, Document("s", "", "a\ufffdb")),
+    ({"id": "e", "contents": '"\U0001f600"\nπ'}, Document("e", "\U0001f600", "π")),
+]
+
+
+@pytest.mark.parametrize(("row", "document"), FORMS)
+def test_forms(tmp_path: Path, row: dict[str, object], document: Document) -> None:
+    assert list(Corpus.open(write(tmp_path / "c.jsonl", row))) == [document]
+
+
+def test_contents_round_trip() -> None:
+    for title, text in [("A", "b"), ("", '"quoted"\nrest'), ('The "X"', "a\n\nb"), ('"', "")]:
+        assert split_contents(contents_of(Document("0", title, text))) == (title, text)
+    assert contents_of(Document("0", "two\nlines", "b")) == '"two lines"\nb'
+
+
+def test_access_by_position_id_and_url(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    path.write_bytes(
+        b'\xef\xbb\xbf{"id": "a", "text": "1", "url": "u"}\r\n\n  \n{"text": "2", "url": "u"}\n{"id": "c", "text": "3"}'
+    )
+    corpus = Corpus.open(path)
+    assert len(corpus) == 3
+    assert [document.id for document in corpus] == ["a", "1", "c"]
+    assert corpus[-1] == corpus[2] == corpus[int(np.int64(2))] == Document("c", "", "3")
+    assert corpus.by_id("1") == Document("1", "", "2", "u")
+    assert corpus.by_id("nobody") is None
+    assert corpus.by_url("u") == corpus[0], "the first of several passages of one page"
+    assert corpus.by_url("\ud800") is None
+    for wrong in (3, -4):
+        with pytest.raises(IndexError):
+            corpus[wrong]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'{"text": "a"}\n{"text": "b"', "line 2: not JSON"),
+        (b'{"text": "a"}\n\n[1]\n', "line 3: expected one JSON object per line, got a list"),
+        (b'{"text": "a"}\n{"id": "x"}\n', 'line 2: needs "contents" or "text"; it has "id"'),
+        (b'{"text": 5}\n', 'line 1: "text" must be a string, not a number'),
+        (b'{"text": "a", "url": []}\n', 'line 1: "url" must be a string, not a list'),
+        (b'{"id": 1.5, "text": "a"}\n', 'line 1: "id" must be a string or an integer, not a number'),
+        (b'{"id": true, "text": "a"}\n', 'line 1: "id" must be a string or an integer, not a boolean'),
+        (b'{"text": "\xff"}\n', "line 1: not UTF-8 (byte 0xff"),
+        (b'{"text": ' + b"[" * 100_000 + b"\n", "line 1: not usable JSON"),
+        (b'{"text": ' + b"9" * 5000 + b"}\n", "line 1: not usable JSON"),
+        (b"", "holds no documents (0 bytes)"),
+        (b"\n \n", "holds no documents"),
+        (b'{"id": "x", "text": "a"}\n\n{"text": "b"}\n{"id": "x", "text": "c"}', "id 'x' stands on line 1 and on line 4"),
+        (b'{"text": "a"}\n{"id": 0, "text": "b"}\n', "id '0' stands on line 1 and on line 2"),
+    ],
+)
+def test_broken_files(tmp_path: Path, content: bytes, said: str) -> None:
+    plain, packed = tmp_path / "c.jsonl", tmp_path / "c.jsonl.gz"
+    plain.write_bytes(content)
+    packed.write_bytes(gzip.compress(content))
+    for path in (plain, packed):
+        with pytest.raises(CorpusError) as error:
+            Corpus.open(path, tmp_path / "index")
+        assert said in str(error.value)
+        assert str(path) in str(error.value)
+        assert "\n" not in str(error.value)
+    assert [p.name for p in (tmp_path / "index").iterdir()] == [], "nothing half made stays"
+
+
+def test_not_a_file(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="does not exist"):
+        Corpus.open(tmp_path / "nowhere.jsonl")
+    with pytest.raises(CorpusError, match="is a folder"):
+        Corpus.open(tmp_path)
+    damaged = tmp_path / "c.jsonl.gz"
+    damaged.write_bytes(gzip.compress(b'{"text": "a"}\n' * 1000)[:-20])
+    with pytest.raises(CorpusError, match=r"c\.jsonl\.gz: damaged gzip"):
+        Corpus.open(damaged)
+
+
+def test_gzip_is_unpacked_once_into_the_index_folder(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"text": "a"}\n{"text": "b"}\n'))
+    corpus = Corpus.open(path, tmp_path / "index")
+    assert [d.text for d in corpus] == ["a", "b"]
+    text = tmp_path / "index" / "corpus.jsonl"
+    before = text.stat().st_ino
+    assert len(Corpus.open(path, tmp_path / "index")) == 2
+    assert text.stat().st_ino == before, "the second time it is found"
+    path.write_bytes(gzip.compress(b'{"text": "other"}\n'))
+    assert [d.text for d in Corpus.open(path, tmp_path / "index")] == ["other"]
+
+
+def test_lookups_are_mapped_and_follow_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.jsonl", {"text": "a"}, {"text": "b"})
+    corpus = Corpus.open(path, tmp_path / "index")
+    assert isinstance(corpus.lookups.offsets, np.memmap)
+    assert not (tmp_path / "index" / "corpus.jsonl").exists(), "a plain file is not copied"
+    write(path, {"text": "a"}, {"text": "b"}, {"text": "c"})
+    with pytest.raises(CorpusError, match="made from another text"):
+        Corpus.load(tmp_path / "index")
+    assert len(Corpus.open(path, tmp_path / "index")) == 3
+
+
+def test_same_size_other_text_is_refused_and_touch_is_not(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.jsonl", {"text": "a"})
+    Corpus.open(path, tmp_path / "index")
+    os.utime(path, ns=(1, 1))
+    assert Corpus.load(tmp_path / "index")[0].text == "a"
+    write(path, {"text": "b"})
+    with pytest.raises(CorpusError, match="sha256"):
+        Corpus.load(tmp_path / "index")
+
+
+def test_a_moved_tree_finds_its_text(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    path = write(tmp_path / "one" / "c.jsonl", {"text": "a"})
+    Corpus.open(path, tmp_path / "one" / "index")
+    shutil.move(tmp_path / "one", tmp_path / "two")
+    assert Corpus.load(tmp_path / "two" / "index")[0].text == "a"
+    (tmp_path / "two" / "c.jsonl").rename(tmp_path / "elsewhere.jsonl")
+    with pytest.raises(CorpusError, match="is gone"):
+        Corpus.load(tmp_path / "two" / "index")
+    assert Corpus.load(tmp_path / "two" / "index", tmp_path / "elsewhere.jsonl")[0].text == "a"
+
+
+@pytest.mark.parametrize("damage", ["missing", "short", "format", "garbage", "lacking"])
+def test_damaged_folder(tmp_path: Path, damage: str) -> None:
+    folder = tmp_path / "c"
+    Corpus.from_documents([Document("a", "", "x"), Document("b", "", "y")], folder)
+    side = json.loads((folder / "corpus.json").read_text())
+    match damage:
+        case "missing":
+            (folder / "corpus.ids.npy").unlink()
+        case "short":
+            np.save(folder / "corpus.offsets.npy", np.array([0], dtype=np.int64))
+        case "format":
+            (folder / "corpus.json").write_text(json.dumps({**side, "format": 99}))
+        case "garbage":
+            (folder / "corpus.json").write_text("{")
+        case _:
+            (folder / "corpus.json").write_text(json.dumps({"format": side["format"]}))
+    with pytest.raises(CorpusError, match="again"):
+        Corpus.load(folder)
+
+
+def test_from_documents(tmp_path: Path) -> None:
+    documents = [Document("a", 'T "q"', "line\nline\u2028", "http://x"), Document("b", "", '"odd"\n'), Document("c", "", "\ud800")]
+    (tmp_path / "questions.jsonl").write_text("stays")
+    corpus = Corpus.from_documents(iter(documents), tmp_path)
+    assert list(corpus) == [*documents[:2], Document("c", "", "\ufffd")]
+    assert corpus.by_url("http://x") == documents[0]
+    assert Corpus.open(tmp_path).sha256 == corpus.sha256
+    assert Corpus.open(tmp_path / "corpus.jsonl").sha256 == corpus.sha256
+    with pytest.raises(CorpusError, match="id 'a' stands on line 1 and on line 2"):
+        Corpus.from_documents([documents[0], documents[0]], tmp_path)
+    with pytest.raises(CorpusError, match="no documents"):
+        Corpus.from_documents([], tmp_path)
+    assert len(Corpus.load(tmp_path)) == 3, "a failed writing leaves the old one"
+    assert not list(tmp_path.glob(".*"))
+    assert (tmp_path / "questions.jsonl").read_text() == "stays"
+
+
+def test_threads_read_the_right_documents(tmp_path: Path) -> None:
+    corpus = Corpus.from_documents((Document(f"d{i}", "", str(i) * (i % 50)) for i in range(300)), tmp_path)
+
+    def read(i: int) -> bool:
+        return corpus[i].id == f"d{i}" and corpus.by_id(f"d{i}") == corpus[i]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(read, [i % 300 for i in range(3000)]))
+
+
+def test_equal_hashes_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookup, "_hash", lambda key: 5)
+    corpus = Corpus.from_documents([Document("a", "", "1", "u"), Document("b", "", "2", "v")], tmp_path)
+    assert corpus.by_id("b") == corpus.by_url("v") == corpus[1]
+    assert corpus.by_id("c") is None
+
+
+def test_unknown_row_is_named() -> None:
+    with pytest.raises(ValueError, match="no keys"):
+        document_of({}, "0")
