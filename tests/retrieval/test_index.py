@@ -41,7 +41,7 @@ def ids(lists: Sequence[Sequence[Hit]]) -> list[list[str]]:
 
 def test_finds(index: Bm25Index) -> None:
     found = ids(index.retrieve(["capital of France", "PARIS", "ＰＡＲＩＳ", "20", "北京", "हिन्दी", "is the"], 1))
-    assert found == [["fr"], ["pa"], ["pa"], ["pa"], ["zh"], ["hi"], ["pa"]]
+    assert found == [["fr"], ["pa"], ["pa"], ["pa"], ["zh"], ["hi"], ["fr"]]
     assert isinstance(index, Retriever)
 
 
@@ -76,7 +76,9 @@ def test_queries_with_nothing_to_find(index: Bm25Index, query: str) -> None:
     assert index.retrieve([query], 3) == [[]]
 
 
-@pytest.mark.parametrize("query", ["pa\x00ris \x00Paris", "Paris\ud800", "Paris " * 10_000, "[Paris](x) AND NOT -1", "ﷺ" * 9_000 + " Paris"])
+@pytest.mark.parametrize(
+    "query", ["pa\x00ris \x00Paris", "Paris\ud800", "Paris " * 10_000, "[Paris](x) AND NOT -1", "ﷺ" * 9_000 + " Paris"]
+)
 def test_odd_queries_still_find(index: Bm25Index, query: str) -> None:
     assert ids(index.retrieve([query], 1)) == [["pa"]]
 
@@ -209,7 +211,9 @@ def test_no_words_at_all(tmp_path: Path) -> None:
 
 
 def test_building_thousands_is_quick(tmp_path: Path) -> None:
-    documents = (Document(str(i), f"Title {i}", f"one line with a number {i} and {i * 7 % 1000} words") for i in range(4000))
+    documents = (
+        Document(str(i), f"Title {i}", f"one line with a number {i} and {i * 7 % 1000} words") for i in range(4000)
+    )
     corpus = Corpus.from_documents(documents, tmp_path / "c")
     start = time.process_time()
     index = Bm25Index.build(corpus, tmp_path / "i")

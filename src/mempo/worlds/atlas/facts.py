@@ -7,7 +7,7 @@ import json
 import re
 import unicodedata
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import Any, get_args
 
@@ -85,6 +85,7 @@ def _entity(row: dict[str, Any]) -> Entity:
     return Entity(row["id"], row["kind"], row["name"], tuple(row["aliases"]), facts, row.get("split_with", row["id"]))
 
 
+@lru_cache(maxsize=1 << 16)
 def fold(text: str) -> str:
     """Text for comparison: lower case, no marks on letters, punctuation as spaces, one space before and after."""
     text = re.sub(r"(?<=\d),(?=\d{3})", "", text)  # 66,987,244 and 66987244 are one number

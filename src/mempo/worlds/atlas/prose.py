@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 
 from mempo.worlds.atlas.facts import Entity, Fact
-from mempo.worlds.atlas.schema import phrase
+from mempo.worlds.atlas.schema import phrase, region
 
 
 def tell(entity: Entity) -> str:
@@ -46,13 +46,11 @@ def _country(e: Entity) -> Iterator[str]:
     s = phrase(e.kind, e.name)
     subregion, continent = e.only("subregion"), e.only("continent")
     if subregion:
-        area = f", which the United Nations counts to {continent.value}" if continent else ""
-        yield (
-            _pick(e, "subregion", f"{_start(s)} lies in {subregion.value}", f"{_start(s)} is in {subregion.value}")
-            + f"{area}."
-        )
+        lies = _pick(e, "subregion", "lies in", "is in")
+        among = f", in the continental region of {region(continent.value)}" if continent else ""
+        yield f"{_start(s)} {lies} {region(subregion.value)}{among}."
     elif continent:
-        yield f"{_start(s)} lies in {continent.value}."
+        yield f"{_start(s)} lies in {region(continent.value)}."
     if fact := e.only("capital"):
         yield _pick(
             e,

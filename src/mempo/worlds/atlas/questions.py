@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 from collections.abc import Sequence
 from functools import cache
@@ -61,9 +62,9 @@ def questions(
 ) -> list[Question]:
     """`count` different questions of `objectives` objectives each (1 to 10; of several numbers, each in turn).
 
-    Forms, kinds and attributes are drawn evenly, so that the many cities do not crowd out the rest. Within a question
-    no two objectives share an entity that they ask about or pass through. The same arguments give the same questions;
-    another seed gives another draw.
+    Forms and kinds are drawn evenly, so that the many cities do not crowd out the rest. Within a question no two
+    objectives share an entity that they ask about or pass through. The same arguments give the same questions; another
+    seed gives another draw.
 
     Raises:
         AtlasError: when the pool holds fewer than asked for.
@@ -116,7 +117,12 @@ def _shuffled(tree: _Tree, rng: random.Random) -> _Tree:
 def _draw(tree: _Tree, rng: random.Random) -> Objective:
     kinds = rng.choice(list(tree.values()))
     paths = rng.choice(list(kinds.values()))
-    return rng.choice(rng.choice(list(paths.values())))
+    return rng.choice(paths[_path(paths, rng)])
+
+
+def _path(paths: dict[tuple[str, ...], list[Objective]], rng: random.Random) -> tuple[str, ...]:
+    """A path, with the square root of its size as its weight: rare ones are seen, and their few facts not worn out."""
+    return rng.choices(list(paths), [math.sqrt(len(leaf)) for leaf in paths.values()])[0]
 
 
 def _pop(tree: _Tree, rng: random.Random) -> tuple[Objective] | None:
@@ -125,7 +131,7 @@ def _pop(tree: _Tree, rng: random.Random) -> tuple[Objective] | None:
         return None
     form = rng.choice(list(tree))
     kind = rng.choice(list(tree[form]))
-    path = rng.choice(list(tree[form][kind]))
+    path = _path(tree[form][kind], rng)
     leaf = tree[form][kind][path]
     objective = leaf.pop()
     if not leaf:
@@ -178,7 +184,7 @@ def _question(chosen: tuple[Objective, ...], split: str, rendering: Rendering) -
         "finds": [[hop.finds for hop in objective.hops] for objective in chosen],
     }
     return Question(
-        id=f"atlas/{chosen[0].id}" if single else f"atlas/{len(chosen)}/{digest}",
+        id=f"atlas/{chosen[0].id.replace(' ', '-')}" if single else f"atlas/{len(chosen)}/{digest}",
         text="; ".join(objective.text(rendering) for objective in chosen),
         gold=chosen[0].answers if single else tuple(objective.answers for objective in chosen),
         meta=meta,

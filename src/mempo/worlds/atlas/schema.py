@@ -138,3 +138,8 @@ def phrase(kind: str, name: str) -> str:
     if kind == "prize" or (kind == "country" and (name in _WITH_THE or name.endswith(_WITH_THE_ENDINGS))):
         return f"the {name}"
     return name
+
+
+def region(name: str) -> str:
+    """A part of the world inside an English sentence: `the Caribbean`, `Western Europe`."""
+    return f"the {name}" if name in {"Caribbean", "Americas"} else name

@@ -14,19 +14,21 @@ from mempo.worlds.atlas.documents import Rendering, check_rendering, documents
 from mempo.worlds.atlas.facts import AtlasError
 from mempo.worlds.atlas.objectives import FORMS, Form
 from mempo.worlds.atlas.questions import questions
+from mempo.worlds.atlas.schema import ATTRIBUTES
 from mempo.worlds.atlas.split import TEST_FRACTION, Split
-from mempo.worlds.atlas.subset import EVERYTHING, Subset
+from mempo.worlds.atlas.subset import EVERYTHING, Subset, atlas
 
 
 @dataclass(frozen=True)
 class AtlasWorld:
     """Real facts about countries, cities, elements, laureates and prizes, as documents and questions."""
 
+    name = "atlas"  # not a field: all atlases have it
+
     rendering: Rendering = "prose"
     forms: tuple[Form, ...] = FORMS
     subset: Subset = EVERYTHING
     test_fraction: float = TEST_FRACTION
-    name: str = "atlas"
 
     def __post_init__(self) -> None:
         check_rendering(self.rendering)
@@ -49,6 +51,14 @@ class AtlasWorld:
             test_fraction=self.test_fraction,
         )
 
+    def names(self) -> tuple[str, ...]:
+        """Every name and every value that can be an answer, in order of appearance: what a policy learns to copy."""
+        found: list[str] = []
+        for entity in atlas(self.subset).entities:
+            found.append(entity.name)
+            found += [f.value for f in entity.facts if ATTRIBUTES[entity.kind, f.attribute].question]
+        return tuple(dict.fromkeys(found))
+
     def vocabulary(self) -> tuple[str, ...]:
         """Every word, split at white space, of all documents, in order of appearance; punctuation stays on its word."""
         words = (word for document in self.documents() for word in f"{document.title} {document.text}".split())
@@ -67,7 +77,8 @@ def write(
     """Write `corpus.jsonl`, `train.jsonl` and `test.jsonl`; returns the number of lines of each.
 
     Corpus rows are `{"id", "contents": "\\"Title\\"\\nbody", "url"}`, question rows
-    `{"id", "question", "answer", "meta"}` with the answer a list of aliases, or a list of such lists for several objectives.
+    `{"id", "question", "answer", "meta"}`; the answer is a list of aliases, or a list of such lists for several
+    objectives.
 
     Raises:
         AtlasError: when so many questions cannot be made; nothing is written then.

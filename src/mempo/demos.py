@@ -1,0 +1,187 @@
+"""Demonstrations: a scripted expert, played as a `Sampler` through the agent loop and the real tools.
+
+The expert follows the search plan that a world puts into `Question.meta` (`queries` and `finds`, `[objectives][hops]`).
+What it knows it takes from the prompt it is given, like the policy: its last note and the tool results that the context
+still shows. So an expert without notes in a context that forgets cannot answer, and a note that dropped a fact costs the
+answer. `loss` drops newly found facts from the notes at random: demonstrations of good searching and bad note taking.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mempo.agent import Agent, DecodingSettings, Job, rollout
+from mempo.errors import UserError
+from mempo.interfaces import Generation, SamplingParams
+from mempo.protocol import closing, opening
+from mempo.question import Question
+from mempo.settings import Settings
+from mempo.tokens import Codec
+from mempo.trajectory import GenerationStop, Trajectory
+
+Fact = tuple[int, int]  # objective, hop
+
+
+class ExpertSettings(Settings):
+    """How the expert writes. Outside these words it copies queries and findings."""
+
+    loss: float = 0.0
+    """Chance that a newly found fact is left out of the note, for good."""
+    known: str = "{query}: {found}"
+    """How a note states a fact."""
+    separator: str = "; "
+    """Between facts in a note, and between open queries."""
+    nothing: str = "nothing"
+    """What a note says when nothing is known."""
+    open: str = "\nopen: {queries}"
+    """What follows the facts while something is open; empty leaves it out."""
+    think_search: str = "next: {query}"
+    think_answer: str = "all done"
+    joiner: str = "; "
+    """Between the answers of several objectives."""
+    unknown: str = "unknown"
+    """The answer to an objective whose fact the expert does not know."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to search for and what each search finds, `[objectives][hops]`."""
+
+    queries: tuple[tuple[str, ...], ...]
+    finds: tuple[tuple[str, ...], ...]
+
+    @property
+    def facts(self) -> list[Fact]:
+        return [(i, h) for i, hops in enumerate(self.queries) for h in range(len(hops))]
+
+
+def plan_of(question: Question) -> Plan:
+    """The search plan of a question.
+
+    Raises:
+        UserError: the question brings none.
+    """
+    try:
+        queries, finds = question.meta["queries"], question.meta["finds"]
+    except KeyError as error:
+        raise UserError(
+            f"question {question.id} has no search plan (meta.queries and meta.finds), so the expert cannot play it; "
+            "use a world that gives one, or start from a model that was fine-tuned already (sft.steps=0)"
+        ) from error
+    return Plan(tuple(map(tuple, queries)), tuple(map(tuple, finds)))
+
+
+class Expert:
+    """The expert on one rollout, as a `Sampler`. It remembers where in the plan it is, and nothing that it read."""
+
+    def __init__(
+        self, question: Question, agent: Agent, settings: ExpertSettings, rng: random.Random, notes: bool = True
+    ) -> None:
+        self._plan = plan_of(question)
+        self._codec = agent.renderer.codec
+        self._settings = settings
+        self._rng = rng
+        self._notes = notes
+        self._question_text = self._codec.decode(agent.renderer.question(question.text))
+        self._asked: list[Fact] = []
+        self._dropped: set[Fact] = set()
+        self.note_facts: list[set[Fact]] = []  # what each note written so far states, by turn
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
+        text = self._turn(self._codec.decode(prompt_ids))
+        ids = encode_turn(self._codec, text)
+        return Generation(ids, (0.0,) * len(ids), GenerationStop.STOP_STRING)
+
+    def _turn(self, prompt: str) -> list[tuple[str, str]]:
+        """The next turn as (tag, content) pairs."""
+        known = self._known(prompt[len(self._question_text) :])
+        pairs: list[tuple[str, str]] = []
+        if self._notes and self._asked:
+            for fact in sorted(known - self._noted()):
+                if self._rng.random() < self._settings.loss:
+                    self._dropped.add(fact)
+            kept = known - self._dropped
+            pairs.append(("mem", self._note(kept)))
+        else:
+            kept = known
+        self.note_facts.append(kept)
+        todo = self._todo()
+        if todo:
+            self._asked.append(todo[0])
+            query = self._query(todo[0])
+            return [*pairs, ("think", self._settings.think_search.format(query=query)), ("search", query)]
+        return [*pairs, ("think", self._settings.think_answer), ("answer", self.answer(kept))]
+
+    def _known(self, seen: str) -> set[Fact]:
+        """Facts that the visible part of the past holds: the last note, and tool results, newest = last asked."""
+        opened, closed = opening("mem"), closing("mem")
+        note = seen.rpartition(opened)[2].partition(closed)[0] if opened in seen else ""
+        known = {fact for fact in self._asked if self._statement(fact) in note}
+        results = [part.partition(closing("tool_response"))[0] for part in seen.split(opening("tool_response"))[1:]]
+        for fact, result in zip(reversed(self._asked), reversed(results), strict=False):
+            if self._plan.finds[fact[0]][fact[1]] in result:
+                known.add(fact)
+        return known - self._dropped if self._notes else known
+
+    def _noted(self) -> set[Fact]:
+        return self.note_facts[-1] if self.note_facts else set()
+
+    def _todo(self) -> list[Fact]:
+        return [fact for fact in self._plan.facts if fact not in self._asked]
+
+    def _query(self, fact: Fact) -> str:
+        return self._plan.queries[fact[0]][fact[1]]
+
+    def _statement(self, fact: Fact) -> str:
+        found = self._plan.finds[fact[0]][fact[1]]
+        return self._settings.known.format(query=self._query(fact), found=found)
+
+    def _note(self, facts: set[Fact]) -> str:
+        s = self._settings
+        text = s.separator.join(self._statement(fact) for fact in sorted(facts)) or s.nothing
+        todo = self._todo()
+        if todo and s.open:
+            # The query of a later hop names what an earlier one found, so only an objective's next hop is told.
+            nexts = [fact for fact in todo if fact[1] == 0 or (fact[0], fact[1] - 1) in self._asked]
+            text += s.open.format(queries=s.separator.join(self._query(fact) for fact in nexts))
+        return text
+
+    def answer(self, facts: set[Fact]) -> str:
+        """The answer that `facts` allow: the last hop of each objective, or `unknown`."""
+        s = self._settings
+        lasts = [(i, len(hops) - 1) for i, hops in enumerate(self._plan.finds)]
+        return s.joiner.join(self._plan.finds[i][h] if (i, h) in facts else s.unknown for i, h in lasts)
+
+
+def encode_turn(codec: Codec, pairs: Sequence[tuple[str, str]]) -> tuple[int, ...]:
+    """Ids of a turn given as (tag, content): tags are ours, contents may quote what a tool said."""
+    pieces = [piece for tag, text in pairs for piece in ((opening(tag), True), (text, False), (closing(tag), True))]
+    return codec.encode_mixed(pieces).ids
+
+
+@dataclass(frozen=True)
+class Demo:
+    """An episode of the expert. `answers[t]` is what the note of turn t allows to answer (None: no note)."""
+
+    question: Question
+    trajectory: Trajectory
+    answers: tuple[str | None, ...]
+
+
+async def play(
+    agent: Agent, jobs: Sequence[Job], settings: ExpertSettings, notes: bool = True
+) -> list[Demo]:
+    """Let the expert play every job; the noise of its notes is keyed like that of a policy."""
+    demos = []
+    for job in jobs:
+        rng = random.Random("\x1f".join(map(str, (*job.key, job.question.id, job.rollout))))
+        expert = Expert(job.question, agent, settings, rng, notes)
+        trajectory = await rollout(agent, expert, job, DecodingSettings())
+        answers = tuple(
+            expert.answer(facts) if turn.note_ids is not None else None
+            for turn, facts in zip(trajectory.turns, expert.note_facts, strict=True)
+        )
+        demos.append(Demo(job.question, trajectory, answers))
+    return demos

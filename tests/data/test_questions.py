@@ -1,0 +1,231 @@
+"""Question files: the forms of public data sets, and one clear line for whatever cannot be read."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mempo.data.errors import QuestionFileError
+from mempo.data.questions import load_questions
+from mempo.errors import UserError
+from mempo.question import Question
+
+
+def write(path: Path, *rows: object) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"question": "Q?", "answer": "A"}, Question("0", "Q?", "A")),
+        ({"id": "x", "question": " Q? \n", "answer": ["A", "B"]}, Question("x", "Q?", ("A", "B"))),
+        (
+            {"id": 12, "question": "Q?; R?", "answer": [["A"], ["B", "b"]]},
+            Question("12", "Q?; R?", (("A",), ("B", "b"))),
+        ),
+        (
+            {"qid": "q1", "question": "Q?", "answer": "A", "aug_answer": ["a"]},
+            Question("q1", "Q?", "A", meta={"aug_answer": ["a"]}),
+        ),
+        ({"idx": 3, "question": "Q?", "gt": ["A"]}, Question("3", "Q?", ("A",))),
+        ({"query_id": "z", "question": "Q?", "answer": None, "answers": ["A"]}, Question("z", "Q?", ("A",))),
+        ({"question": "Q?", "aug_answer": ["A"]}, Question("0", "Q?", ("A",))),
+        (
+            {"id": "train_0", "question": "Q?", "golden_answers": ["A", "B"], "metadata": {"x": 1}},
+            Question("train_0", "Q?", ("A", "B")),
+        ),
+        (
+            {
+                "id": "2hop",
+                "question": "Q?",
+                "answer": "A",
+                "answer_aliases": ["B", "A"],
+                "answerable": True,
+                "paragraphs": [{}],
+            },
+            Question("2hop", "Q?", ("A", "B"), meta={"answerable": True}),
+        ),
+        ({"id": "m", "question": "Q?", "answer": "A", "answer_aliases": []}, Question("m", "Q?", "A")),
+        ({"question": "Q\ud800?", "answer": "A\ud800"}, Question("0", "Q\ufffd?", "A\ufffd")),
+    ],
+)
+def test_jsonl_forms(tmp_path: Path, row: dict[str, Any], expected: Question) -> None:
+    assert load_questions(write(tmp_path / "q.jsonl", row)) == [expected]
+
+
+HOTPOT = {
+    "_id": "5a8b",
+    "question": "Q?",
+    "answer": "Paris",
+    "type": "bridge",
+    "level": "hard",
+    "supporting_facts": [["T", 0]],
+    "context": [["T", ["S."]]],
+}
+
+
+@pytest.mark.parametrize("opening", ["", "\ufeff", " \n"])
+def test_json_array(tmp_path: Path, opening: str) -> None:
+    path = tmp_path / "hotpot.json"
+    two_wiki = {**HOTPOT, "_id": "b", "evidences": [["a", "b", "c"]]}
+    path.write_text(opening + json.dumps([HOTPOT, two_wiki], indent=1), encoding="utf-8")
+    first, second = load_questions(path)
+    assert first == Question("5a8b", "Q?", "Paris", meta={"type": "bridge", "level": "hard"})
+    assert second.id == "b"
+
+
+def parquet(path: Path, *rows: dict[str, Any]) -> Path:
+    pq.write_table(pa.Table.from_pylist(list(rows)), path)
+    return path
+
+
+def prompt(text: str) -> list[dict[str, str]]:
+    return [{"role": "system", "content": "Question: not this"}, {"role": "user", "content": text}]
+
+
+def test_search_r1_parquet(tmp_path: Path) -> None:
+    rows = [
+        {
+            "data_source": source,
+            "prompt": prompt(
+                "Answer the given question. <answer> Beijing </answer>. Question: who asked Question: x?\n"
+            ),
+            "ability": "fact-reasoning",
+            "reward_model": {"style": "rule", "ground_truth": {"target": ["A", "B"]}},
+            "extra_info": {"split": "train", "index": 0},
+            "metadata": {"context": "long"},
+        }
+        for source in ("nq", "hotpotqa")
+    ]
+    one, two = load_questions(parquet(tmp_path / "train.parquet", *rows))
+    assert one == Question(
+        "nq/0", "who asked Question: x?", ("A", "B"), meta={"data_source": "nq", "ability": "fact-reasoning"}
+    )
+    assert two.id == "hotpotqa/0", "merged sets number their rows alike"
+
+
+def test_question_column_comes_first(tmp_path: Path) -> None:
+    base = {"reward_model": {"ground_truth": {"target": ["A"]}}, "prompt": prompt("Question: from the prompt")}
+    path = tmp_path / "q.parquet"
+    [question] = load_questions(parquet(path, {**base, "id": "train_0", "question": "from the column"}))
+    assert (question.id, question.text) == ("train_0", "from the column")
+    [question] = load_questions(parquet(path, {**base, "extra_info": {"index": 4, "question": "from extra_info"}}))
+    assert (question.id, question.text) == ("4", "from extra_info")
+    [question] = load_questions(parquet(path, {**base, "prompt": prompt("no marker here?")}))
+    assert question.text == "no marker here?"
+
+
+def test_mem1_parquet(tmp_path: Path) -> None:
+    row = {
+        "data_source": "nq",
+        "prompt": [{"role": "user", "content": "Use memory. Answer the following questions: Q1?; Q2?; Q3?\n"}],
+        "reward_model": {"style": "rule", "ground_truth": {"target": [["A"], ["B", "b"], ["C"]]}},
+        "extra_info": {"split": "train", "indices": [0, 1, 2]},
+    }
+    [question] = load_questions(parquet(tmp_path / "m.parquet", row))
+    assert question.text == "Q1?; Q2?; Q3?"
+    assert question.gold == (("A",), ("B", "b"), ("C",))
+    row["reward_model"] = {"style": "rule", "ground_truth": {"target": "A <|answer_split|>B"}}
+    [question] = load_questions(parquet(tmp_path / "m.parquet", row))
+    assert question.gold == (("A",), ("B",))
+    row["reward_model"] = {"style": "rule", "ground_truth": "A"}
+    [question] = load_questions(parquet(tmp_path / "m.parquet", row))
+    assert question.gold == "A"
+
+
+def test_plain_parquet(tmp_path: Path) -> None:
+    rows = [{"question": f"Q{i}?", "answer": [f"A{i}"]} for i in range(3000)]
+    path = parquet(tmp_path / "q.parquet", *rows)
+    questions = load_questions(path)
+    assert len(questions) == 3000
+    assert questions[2999] == Question("2999", "Q2999?", ("A2999",))
+    assert load_questions(path, limit=2) == questions[:2]
+
+
+def test_gzip_blank_lines_and_limit(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_bytes(
+        gzip.compress(b'\xef\xbb\xbf\n{"question": "Q?", "answer": "A"}\r\n\n{"question": "R?", "answer": "B"}\nbroken')
+    )
+    assert [(q.id, q.text) for q in load_questions(path, limit=2)] == [("0", "Q?"), ("1", "R?")]
+    with pytest.raises(QuestionFileError, match="line 5: not JSON"):
+        load_questions(path)
+    with pytest.raises(QuestionFileError, match="limit=0"):
+        load_questions(path, limit=0)
+
+
+GOOD = b'{"question": "Q?", "answer": "A"}\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (GOOD + b"{", "line 2: not JSON"),
+        (GOOD + b'"text"\n', "line 2: expected one JSON object per line, got a string"),
+        (GOOD + b'\n{"answer": "A"}', 'line 3: has no "question"; it has "answer"'),
+        (b'{"_id": "q1", "text": "Q?"}', 'line 1: has no "question"; it has "_id", "text"'),
+        (b'{"question": "Q?"}', 'line 1: has no answer (looked for "golden_answers", "answer"'),
+        (b'{"question": "  ", "answer": "A"}', "line 1: the question is blank"),
+        (b'{"question": ["Q?"], "answer": "A"}', 'line 1: "question" must be a string, not a list'),
+        (b'{"question": "Q?", "answer": ""}', "line 1: unusable answer"),
+        (b'{"question": "Q?", "answer": []}', "line 1: unusable answer"),
+        (b'{"question": "Q?", "answer": 42}', "line 1: unusable answer"),
+        (b'{"question": "Q?", "answer": {"a": 1}}', "line 1: unusable answer"),
+        (b'{"question": "Q?", "answer": ["A", ["B"]]}', "line 1: unusable answer"),
+        (b'{"question": "Q?", "answer": [[["A"]]]}', "line 1: unusable answer"),
+        (b'{"question": "Q?", "answer": "A", "id": 1.5}', 'line 1: "id" must be a string or an integer, not a number'),
+        (
+            b'{"question": "Q?", "answer": "A", "id": false}',
+            'line 1: "id" must be a string or an integer, not a boolean',
+        ),
+        (b'{"question": "Q?", "answer": ' + b"[" * 900 + b"]" * 900 + b"}", "line 1: "),
+        (b'{"question": "Q?", "answer": ' + b"[" * 90000 + b"}", "line 1: not usable JSON"),
+        (
+            b'{"question": "Q?", "answer": "A", "prompt": 1, "reward_model": {}}',
+            'line 1: "reward_model" has no ground_truth',
+        ),
+        (b'{"prompt": [{"role": "user"}], "answer": "A"}', 'line 1: "prompt" must be a list of messages'),
+        (b'{"id": 1, "question": "Q?", "answer": "A"}\n' * 2, "id '1' stands in line 1 and in line 2"),
+        (b'{"id": "1", "question": "Q?", "answer": "A"}\n' + GOOD, "id '1' stands in line 1 and in line 2"),
+        (b"\xff\xfe{", "line 1: not UTF-8"),
+        (b"", "holds no questions (0 bytes)"),
+        (b"\n\n", "holds no questions"),
+        (b"[]", "holds no questions"),
+        (b"[\n{},", "line 2: not JSON"),
+        (b"[" + GOOD + b", 5]", "row 1: expected an object, got a number"),
+        (b"[" * 90000, "not usable JSON"),
+        (b"[\xff]", "not usable JSON"),
+        (b"PAR1 and no more", "damaged parquet file"),
+        (gzip.compress(GOOD * 100)[:-12], "damaged gzip file"),
+    ],
+)
+def test_broken_files(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(QuestionFileError) as caught:
+        load_questions(path)
+    assert said in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert isinstance(caught.value, UserError)
+
+
+def test_broken_parquet_row(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "q.parquet", {"question": "Q?", "answer": "A"}, {"question": "R?", "answer": None})
+    with pytest.raises(QuestionFileError, match="row 1: has no answer"):
+        load_questions(path)
+
+
+def test_not_a_file(tmp_path: Path) -> None:
+    with pytest.raises(QuestionFileError, match="no such file"):
+        load_questions(tmp_path / "nowhere.jsonl")
+    with pytest.raises(QuestionFileError, match="is a folder"):
+        load_questions(tmp_path)
