@@ -40,6 +40,8 @@ class CreditSettings(Settings):
     """Divide by the group's standard deviation; off is the Dr. GRPO variant (mean only)."""
     eps: float = Field(default=EPS, gt=0, allow_inf_nan=False)
     """Added to the standard deviation."""
+    function: str | None = None
+    """`package.module:function` with the signature `CustomCredit`, instead of the formulas here."""
 
 
 # --- outcome -------------------------------------------------------------------------------------------------------
@@ -252,8 +254,9 @@ def checked_credit(
         raise refuse(f"returned {type(result).__name__}; it must return (outcome advantages, memory advantages)")
     outcome, memory = result
     for what, part in (("outcome", outcome), ("memory", memory)):
-        if not hasattr(part, "__len__") or isinstance(part, Mapping | str) or len(part) != len(scores):
-            size = f"{len(part)} values" if hasattr(part, "__len__") else repr(part)
+        is_list = hasattr(part, "__len__") and not isinstance(part, Mapping | str)
+        if not is_list or len(part) != len(scores):
+            size = f"{len(part)} values" if is_list else repr(part)
             raise refuse(
                 f"returned {size} as {what} advantages for {len(scores)} rollouts; it must return one a rollout"
             )

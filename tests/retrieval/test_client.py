@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import socket
 import threading
 import time
@@ -152,6 +153,8 @@ def test_html_500(server: Server, client: HttpRetriever) -> None:
     assert str(error).isprintable()
     assert len(server.requests) == 3
     assert isinstance(error, UserError)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.kind, copy.status) == (str(error), error.kind, error.status)
 
 
 @pytest.mark.parametrize("status", [301, 400, 404, 422, 429])
@@ -258,7 +261,8 @@ def test_addresses(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
     ):
         with pytest.raises(UserError, match=r"write it as http://127\.0\.0\.1:8013"):
             HttpRetriever(url)
-    for wrong in ({"tries": 0}, {"timeout_s": 0}, {"backoff_s": -1}):
+    numbers: list[dict[str, Any]] = [{"tries": 0}, {"timeout_s": 0}, {"backoff_s": -1}]
+    for wrong in numbers:
         with pytest.raises(UserError, match="tries="):
             HttpRetriever("http://x", **wrong)
     with pytest.raises(ValueError, match="top_k"):

@@ -122,6 +122,8 @@ def test_gzip_is_unpacked_once_into_the_index_folder(tmp_path: Path) -> None:
     before = text.stat().st_ino
     assert len(Corpus.open(path, tmp_path / "index")) == 2
     assert text.stat().st_ino == before, "the second time it is found"
+    text.unlink()
+    assert len(Corpus.open(path, tmp_path / "index")) == 2, "what is lost is made again"
     path.write_bytes(gzip.compress(b'{"text": "other"}\n'))
     assert [d.text for d in Corpus.open(path, tmp_path / "index")] == ["other"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 import time
@@ -203,6 +204,23 @@ def test_a_failed_build_leaves_the_old_index(tmp_path: Path, index: Bm25Index, m
         Bm25Index.build(index.corpus, tmp_path / "index")
     assert ids(open_index(tmp_path / "index").retrieve(["seine"], 1)) == [["pa"]]
     assert not list(tmp_path.glob(".*"))
+
+
+def test_two_builders_at_once(tmp_path: Path, index: Bm25Index) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        built = list(pool.map(lambda _: Bm25Index.build(index.corpus, tmp_path / "index"), range(12)))
+    assert all(ids(one.retrieve(["seine"], 1)) == [["pa"]] for one in built)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_text_changed_between_reading_and_indexing(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    path.write_text('{"text": "alpha"}\n')
+    corpus = Corpus.open(path)
+    path.write_text('{"text": "omega"}\n')
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(CorpusError, match="made from another text"):
+        Bm25Index.build(corpus, tmp_path / "i")
 
 
 def test_no_words_at_all(tmp_path: Path) -> None:

@@ -124,7 +124,9 @@ def test_a_broken_rule_scores_0_and_is_counted_by_name(rule: str) -> None:
     assert outcome_score(question(), BROKEN[rule], OFF).score == 1.0
 
 
-@pytest.mark.parametrize("text", ["<search>a</search><answer>Paris</answer>", "<answer>Paris</answer><search>a</search>"])
+@pytest.mark.parametrize(
+    "text", ["<search>a</search><answer>Paris</answer>", "<answer>Paris</answer><search>a</search>"]
+)
 def test_answer_and_search_in_one_turn_score_0(text: str) -> None:
     last = turn(1, note=(0, 2), text=NOTE + THINK + text)
     assert last.parsed.action is None
@@ -189,7 +191,9 @@ def test_own_score_replaces_the_match_under_the_same_gate() -> None:
     assert outcome_score(question(), BROKEN["clean"], OWN, length_of_answer).score == 0.0
     unanswered = trajectory(turn(0), stop=StopReason.TURN_LIMIT)
     assert outcome_score(question(), unanswered, OWN, length_of_answer).score is None
-    assert outcome_score(question(), trajectory(turn(0), stop=StopReason.TOOL_ERROR), OWN, lambda q, t: 1.0).score is None
+    assert (
+        outcome_score(question(), trajectory(turn(0), stop=StopReason.TOOL_ERROR), OWN, lambda q, t: 1.0).score is None
+    )
 
 
 @pytest.mark.parametrize("value", [1, True, np.float32(1), np.bool_(True), np.array(1.0)])

@@ -11,7 +11,7 @@ from typing import Any
 from mempo.data.errors import QuestionFileError
 from mempo.data.rows import ANSWER_KEYS, ID_KEYS, question_of
 from mempo.question import Question
-from mempo.retrieval.jsonl import json_name, open_bytes, parse_object
+from mempo.retrieval.jsonl import is_blank, json_name, open_bytes, parse_object
 
 _PARQUET_MAGIC = b"PAR1"
 _BOM = b"\xef\xbb\xbf"
@@ -74,7 +74,7 @@ def _rows(path: Path) -> _Rows:
 def _jsonl_rows(path: Path) -> _Rows:
     with open_bytes(path) as file:
         for number, line in enumerate(file, start=1):
-            if line.strip():
+            if not is_blank(line):
                 yield f"line {number}", lambda line=line: parse_object(line)
 
 

@@ -9,10 +9,11 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from mempo.retrieval.corpus_files import SIDECAR_NAME, is_current, read_lookups, write_lookups
+from mempo.retrieval.corpus_files import SIDECAR_NAME, is_current, read_lookups, stamp, write_lookups
 from mempo.retrieval.errors import CorpusError
 from mempo.retrieval.folders import whole_file
 from mempo.retrieval.jsonl import is_gzip, open_bytes, valid_text
@@ -53,8 +54,10 @@ class Corpus:
             compressed = is_gzip(path)
             if index_dir is not None:
                 folder = Path(index_dir)
-                if not is_current(folder, path):
-                    _index(path, folder, compressed)
+                if is_current(folder, path):
+                    with suppress(CorpusError):  # damaged meanwhile: made again below
+                        return cls.load(folder)
+                _index(path, folder, compressed)
                 return cls.load(folder)
             if not compressed:
                 return cls(path, scan(path, str(path)))
@@ -112,7 +115,7 @@ class Corpus:
                 try:
                     os.link(self.text_path, copy)
                 except OSError:  # another file system, or one without links
-                    shutil.copyfile(self.text_path, copy)
+                    shutil.copy2(self.text_path, copy)
         write_lookups(folder, text, self.lookups)
 
     @property
@@ -162,10 +165,11 @@ def _index(path: Path, folder: Path, compressed: bool) -> None:
     if not compressed:
         write_lookups(folder, path, scan(path, str(path)))
         return
+    source = stamp(path)  # before reading: a change meanwhile is then seen the next time
     with whole_file(folder / TEXT_NAME) as text:
         _decompress(path, text)
         lookups = scan(text, str(path))
-    write_lookups(folder, folder / TEXT_NAME, lookups, source=path)
+    write_lookups(folder, folder / TEXT_NAME, lookups, source)
 
 
 def _decompress(path: Path, text: Path) -> None:

@@ -21,22 +21,31 @@ _NUMBERS, _STRINGS = ("documents", "bytes", "mtime_ns"), ("sha256", "text", "tex
 _KINDS = dict.fromkeys(_NUMBERS, int) | dict.fromkeys(_STRINGS, str) | {"source": list}
 
 
-def write_lookups(folder: Path, text: Path, lookups: Lookups, source: Path | None = None) -> None:
+def write_lookups(folder: Path, text: Path, lookups: Lookups, source: list[Any] | None = None) -> None:
     """Writes corpus.{offsets,ids,urls}.npy, then corpus.json, which makes them a corpus.
 
-    `source` is the file the text was decompressed from, when that is another one.
+    `source` is the `stamp` of the file the text was decompressed from, when that is another one.
     """
     for name in _ARRAYS:
         with whole_file(folder / f"corpus.{name}.npy") as temporary, temporary.open("wb") as file:
             np.save(file, getattr(lookups, name), allow_pickle=False)
-    side = {"documents": lookups.documents, "sha256": lookups.sha256, "bytes": lookups.size}
-    _write_sidecar(folder, text, {**side, "source": _stamp(source or text)})
+    _write_sidecar(
+        folder,
+        text,
+        {
+            "documents": lookups.documents,
+            "sha256": lookups.sha256,
+            "bytes": lookups.size,
+            "mtime_ns": lookups.mtime_ns,
+            "source": source or [str(text.absolute()), lookups.size, lookups.mtime_ns],
+        },
+    )
 
 
 def is_current(folder: Path, source: Path) -> bool:
     """Whether `folder` holds look-ups made from the file `source` as it is now."""
     try:
-        return _read_sidecar(folder)["source"] == _stamp(source)
+        return _read_sidecar(folder)["source"] == stamp(source)
     except CorpusError:
         return False
 
@@ -45,7 +54,7 @@ def read_lookups(folder: Path, text: Path | None) -> tuple[Path, Lookups]:
     """The text file's path and the look-ups, mapped. Raises CorpusError when anything is missing or does not fit."""
     side = _read_sidecar(folder)
     text = _find_text(folder, side) if text is None else text
-    _refuse_other_text(folder, side, text)
+    mtime_ns = _refuse_other_text(folder, side, text)
     arrays: dict[str, Any] = {}
     for name in _ARRAYS:
         path = folder / f"corpus.{name}.npy"
@@ -53,7 +62,7 @@ def read_lookups(folder: Path, text: Path | None) -> tuple[Path, Lookups]:
             arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError) as error:
             raise CorpusError(f"{path} cannot be used ({error}); build the corpus folder again") from None
-    lookups = Lookups(**arrays, sha256=side["sha256"], size=side["bytes"])
+    lookups = Lookups(**arrays, sha256=side["sha256"], size=side["bytes"], mtime_ns=mtime_ns)
     numbers = (lookups.offsets.shape, lookups.ids.shape, lookups.urls.shape[0], int(lookups.offsets[-1]))
     count = side["documents"]
     if numbers != ((count + 1,), (2, count), 2, side["bytes"]):
@@ -66,7 +75,6 @@ def _write_sidecar(folder: Path, text: Path, side: dict[str, Any]) -> None:
     side = {
         **side,
         "format": FORMAT,
-        "mtime_ns": text.stat().st_mtime_ns,
         # relative first: a tree that is moved or mounted elsewhere as a whole still finds its text
         "text": os.path.relpath(text.resolve(), folder.resolve()),
         "text_absolute": "" if inside else str(text.absolute()),
@@ -75,7 +83,8 @@ def _write_sidecar(folder: Path, text: Path, side: dict[str, Any]) -> None:
         temporary.write_text(json.dumps(side, indent=2) + "\n", encoding="utf-8")
 
 
-def _stamp(path: Path) -> list[Any]:
+def stamp(path: Path) -> list[Any]:
+    """Path, size and time of change of a file as it is now."""
     stat = path.stat()
     return [str(path.absolute()), stat.st_size, stat.st_mtime_ns]
 
@@ -107,7 +116,8 @@ def _find_text(folder: Path, side: dict[str, Any]) -> Path:
     return (fitting or existing)[0]
 
 
-def _refuse_other_text(folder: Path, side: dict[str, Any], text: Path) -> None:
+def _refuse_other_text(folder: Path, side: dict[str, Any], text: Path) -> int:
+    """The text's time of change, when it is the text the look-ups were made from."""
     try:
         stat = text.stat()
     except OSError as error:
@@ -116,10 +126,11 @@ def _refuse_other_text(folder: Path, side: dict[str, Any], text: Path) -> None:
     if stat.st_size != side["bytes"]:
         raise CorpusError(f"corpus {text} has {stat.st_size} bytes, {side['bytes']} when it was indexed: {again}")
     if stat.st_mtime_ns == side["mtime_ns"]:
-        return
+        return stat.st_mtime_ns
     sha256 = sha256_of(text)
     if sha256 != side["sha256"]:
         raise CorpusError(f"corpus {text} has sha256 {sha256[:12]}, {side['sha256'][:12]} when it was indexed: {again}")
     # A copy with another time: remember it where we may, so that the next load need not read it all.
     with suppress(OSError):
-        _write_sidecar(folder, text, side)
+        _write_sidecar(folder, text, {**side, "mtime_ns": stat.st_mtime_ns})
+    return stat.st_mtime_ns

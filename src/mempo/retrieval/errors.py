@@ -34,6 +34,11 @@ class RetrievalError(UserError):
         self.url = url
         self.status = status
         self.body_head = body_head
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[RetrievalError], tuple[FailureKind, str, int | None, str, str]]:
+        # Otherwise only the message would cross to another process, and its constructor would fail there.
+        return RetrievalError, (self.kind, self.url, self.status, self.body_head, self.reason)
 
 
 def body_head(body: bytes) -> str:

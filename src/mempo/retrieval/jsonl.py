@@ -37,6 +37,11 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
         raise OSError(f"damaged gzip file ({error})") from error
 
 
+def is_blank(line: bytes) -> bool:
+    """Whether a line holds nothing: such lines are counted and skipped."""
+    return not line.removeprefix(_BOM).strip()
+
+
 def parse_object(line: bytes) -> dict[str, Any]:
     """The JSON object on one line. Raises ValueError with a reason that needs only file and line number before it."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from array import array
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mempo.retrieval.errors import CorpusError
-from mempo.retrieval.jsonl import parse_object
+from mempo.retrieval.jsonl import is_blank, parse_object
 from mempo.retrieval.lookup import Table, TableBuilder, repeated
 from mempo.retrieval.rows import document_of
 from mempo.retrieval.types import Document
@@ -24,7 +25,8 @@ class Lookups:
     """What a corpus keeps beside its text; arrays may be memory-mapped.
 
     `offsets` [documents + 1] int64: document i is in the bytes offsets[i] to offsets[i + 1] of the text file;
-    `ids`, `urls`: tables of lookup.py from key to document number; `sha256`, `size`: of the text file's bytes.
+    `ids`, `urls`: tables of lookup.py from key to document number; `sha256`, `size`: of the text file's bytes;
+    `mtime_ns`: its time of change when it was read.
     """
 
     offsets: np.ndarray[Any, np.dtype[np.int64]]
@@ -32,6 +34,7 @@ class Lookups:
     urls: Table
     sha256: str
     size: int
+    mtime_ns: int
 
     @property
     def documents(self) -> int:
@@ -47,10 +50,11 @@ def scan(path: Path, name: str) -> Lookups:
     digest = hashlib.sha256()
     end = 0
     with path.open("rb") as file:
+        mtime_ns = os.fstat(file.fileno()).st_mtime_ns
         for number, line in enumerate(file, start=1):
             start, end = end, end + len(line)
             digest.update(line)
-            if not line.strip():
+            if is_blank(line):
                 continue
             position = len(offsets)
             try:
@@ -64,7 +68,7 @@ def scan(path: Path, name: str) -> Lookups:
     if not offsets:
         raise CorpusError(f"corpus {name} holds no documents ({end} bytes); it needs one JSON object per line")
     offsets.append(end)
-    found = Lookups(np.array(offsets, dtype=np.int64), ids.table(), urls.table(), digest.hexdigest(), end)
+    found = Lookups(np.array(offsets, dtype=np.int64), ids.table(), urls.table(), digest.hexdigest(), end, mtime_ns)
     _refuse_repeated_ids(path, name, found)
     return found
 

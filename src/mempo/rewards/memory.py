@@ -214,11 +214,14 @@ def score_notes(
     codec: ProbeCodec,
     scorer: Scorer,
     settings: MemorySettings,
+    limit_tokens: int | None = None,
 ) -> list[list[NoteScore]]:
     """`[rollouts][notes]`: every closed note of the second turn and later, in turn order, with or without signal.
 
     `questions[i]` belongs to `trajectories[i]`. All log-probs of the batch are asked for in one call of the scorer, so
-    that it can share prefixes; when no note can be scored it is not called.
+    that it can share prefixes; when no note can be scored it is not called. `limit_tokens` is what the policy can see:
+    a note of which a context with its probe is longer gives no signal (a whole history can outgrow the window that the
+    memory context keeps within).
 
     Raises:
         ValueError: the lists do not belong together, or the scorer's answer has another shape than asked for.
@@ -242,11 +245,15 @@ def score_notes(
             if isinstance(probe, NoSignal):
                 places[-1].append((turn.index, probe))
                 continue
-            first = len(requests)
-            requests.append(_request(note_context(trajectory, turn), probe))
+            wanted = [_request(note_context(trajectory, turn), probe)]
             if context_of_baseline is not None:
-                requests.append(_request(context_of_baseline(trajectory, turn), probe))
-            places[-1].append((turn.index, slice(first, len(requests))))
+                wanted.append(_request(context_of_baseline(trajectory, turn), probe))
+            longest = max(len(request.prefix_ids) + len(request.continuation_ids) for request in wanted)
+            if limit_tokens is not None and longest > limit_tokens:
+                places[-1].append((turn.index, NoSignal.TOO_LONG))
+                continue
+            places[-1].append((turn.index, slice(len(requests), len(requests) + len(wanted))))
+            requests += wanted
     logprobs = _ask(scorer, requests)
 
     def note(turn: int, place: NoSignal | slice) -> NoteScore:

@@ -25,6 +25,7 @@ class NoSignal(StrEnum):
     NO_GOLD = "no_gold"  # the question has nothing to predict
     EMPTY_GOLD = "empty_gold"  # it has, but no token of the probe holds any of it
     LONG_GOLD = "long_gold"  # more gold tokens than `probe.max_gold_tokens`
+    TOO_LONG = "too_long"  # context and probe together exceed what the policy can see
     ERROR = "error"  # infrastructure failed somewhere in the rollout
     NAN = "nan"  # a log-prob is not a finite number
     EMPTY_CHOICE = "empty_choice"  # no gold token passed the threshold

@@ -89,7 +89,9 @@ def _entity(row: dict[str, Any]) -> Entity:
 def fold(text: str) -> str:
     """Text for comparison: lower case, no marks on letters, punctuation as spaces, one space before and after."""
     text = re.sub(r"(?<=\d),(?=\d{3})", "", text)  # 66,987,244 and 66987244 are one number
-    plain = "".join(c for c in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(c))
+    plain = text.casefold()
+    if not plain.isascii():
+        plain = "".join(c for c in unicodedata.normalize("NFKD", plain) if not unicodedata.combining(c))
     return " " + " ".join(re.findall(r"[^\W_]+", plain)) + " "
 
 

@@ -47,7 +47,9 @@ def _country(e: Entity) -> Iterator[str]:
     subregion, continent = e.only("subregion"), e.only("continent")
     if subregion:
         lies = _pick(e, "subregion", "lies in", "is in")
-        among = f", in the continental region of {region(continent.value)}" if continent else ""
+        among = ""
+        if continent and continent.value not in subregion.value:  # "Western Europe" says Europe
+            among = f", in the continental region of {region(continent.value)}"
         yield f"{_start(s)} {lies} {region(subregion.value)}{among}."
     elif continent:
         yield f"{_start(s)} lies in {region(continent.value)}."

@@ -1,0 +1,172 @@
+"""From a configuration to the objects that a run works with: data first, models last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from mempo.agent import Agent
+from mempo.config import Config
+from mempo.context import make_context
+from mempo.credit import CustomCredit
+from mempo.data.objectives import compose_objectives
+from mempo.data.questions import load_questions
+from mempo.engine.batcher import BatchingSampler
+from mempo.engine.model import Policy
+from mempo.engine.sampler import generate_batch
+from mempo.errors import ConfigError, UserError
+from mempo.imports import is_import_path, load_object
+from mempo.interfaces import Context, Tool, World
+from mempo.protocol import TurnGrammar
+from mempo.question import Question
+from mempo.render import Renderer
+from mempo.retrieval.client import HttpRetriever
+from mempo.retrieval.corpus import Corpus
+from mempo.retrieval.index import Bm25Index, open_index
+from mempo.retrieval.types import Retriever
+from mempo.rewards.outcome import CustomScore
+from mempo.tokens import Codec
+from mempo.tools.access import AccessTool
+from mempo.tools.search import SearchTool
+from mempo.worlds.registry import make_world
+
+TOOL_TAGS = ("search", "access")
+
+
+@dataclass(frozen=True)
+class Data:
+    """Questions, and where passages come from. `world` is None for files of the user's own."""
+
+    world: World | None
+    train: list[Question]
+    test: list[Question]
+    retriever: Retriever | None
+
+
+def load_data(config: Config, work_dir: Path) -> Data:
+    """Load or draw the questions and open the retriever; a corpus file is indexed into `work_dir`.
+
+    Raises:
+        UserError: missing or broken files, a retrieval server that does not answer.
+    """
+    data, seed = config.data, config.seed
+    world = make_world(data.world, data.world_options) if data.world else None
+    test_objectives = data.test_objectives or data.objectives
+    if world is not None:
+        train = _drawn(world, "train", data.train_questions, data.objectives, seed)
+        test = _drawn(world, "test", config.evaluate.questions * len(test_objectives), test_objectives, seed)
+    else:
+        train = _from_file(data.train, data.objectives, seed) if data.train else []
+        test = _from_file(data.test, test_objectives, seed) if data.test else []
+        test = _first_of_each(test, config.evaluate.questions)
+    unscorable = [question.id for question in train if question.gold is None]
+    if unscorable and config.rl.steps:
+        raise UserError(f"{len(unscorable)} training questions have no gold answer, the first is {unscorable[0]!r}")
+    return Data(world, train, test, open_retriever(config, world, work_dir))
+
+
+def _drawn(world: World, split: str, count: int, objectives: Sequence[int], seed: int) -> list[Question]:
+    """`count` questions in all, the numbers of objectives in turn, so that a batch mixes them."""
+    share = -(-count // len(objectives))
+    lists = [world.questions(split, share, k, seed) for k in objectives]
+    return [question for row in zip(*lists, strict=True) for question in row][:count]
+
+
+def _from_file(path: str, objectives: Sequence[int], seed: int) -> list[Question]:
+    questions = load_questions(path)
+    if tuple(objectives) == (1,):
+        return questions  # as they are, several objectives and all
+    return [q for k in objectives for q in (questions if k == 1 else compose_objectives(questions, k, seed).questions)]
+
+
+def _first_of_each(questions: Sequence[Question], count: int) -> list[Question]:
+    """At most `count` questions for each number of objectives."""
+    seen: dict[int, int] = {}
+    kept = []
+    for question in questions:
+        k = len(question.objectives)
+        seen[k] = seen.get(k, 0) + 1
+        if seen[k] <= count:
+            kept.append(question)
+    return kept
+
+
+def open_retriever(config: Config, world: World | None, work_dir: Path) -> Retriever | None:
+    """The server, the index, or a new BM25 index of the corpus; None when there is nothing to search."""
+    data = config.data
+    if data.server:
+        client = HttpRetriever(data.server, tries=1)  # the tools try again themselves
+        client.health()
+        return client
+    if data.index:
+        return open_index(data.index)
+    if data.corpus:
+        return Bm25Index.build(Corpus.open(data.corpus, work_dir / "corpus"), work_dir / "index")
+    if world is not None:
+        documents = cast("Any", world.documents())
+        return Bm25Index.build(Corpus.from_documents(documents, work_dir / "corpus"), work_dir / "index")
+    return None
+
+
+def make_tools(config: Config, retriever: Retriever | None) -> dict[str, Tool]:
+    """Tools by the tag they answer.
+
+    Raises:
+        ConfigError: a built-in tool without anything to search, or an own one that is no tool.
+    """
+    tools: dict[str, Tool] = {}
+    for name in config.agent.tools:
+        if is_import_path(name):
+            tool = load_object(name, "agent.tools", parameters=0)()
+            if not isinstance(tool, Tool) or tool.name not in TOOL_TAGS:
+                what = getattr(tool, "name", type(tool).__name__)
+                raise ConfigError(
+                    f"agent.tools: {name} returned {what!r}; a tool has an async `call(argument)` and a `name` among "
+                    + ", ".join(TOOL_TAGS)
+                )
+        elif retriever is None:
+            raise ConfigError(f"agent.tools: {name} has nothing to search; set data.corpus, data.index or data.server")
+        else:
+            tool = SearchTool(retriever, config.search) if name == "search" else AccessTool(retriever, config.access)
+        tools[tool.name] = tool
+    return tools
+
+
+def make_agent(config: Config, codec: Codec, tools: dict[str, Tool], context: str | None = None) -> Agent:
+    """The agent of a configuration, or the same with another context."""
+    renderer = Renderer(codec, config.prompt)
+    name = context or config.agent.context
+    if is_import_path(name):
+        made = load_object(name, "agent.context", parameters=1)(renderer)
+        if not isinstance(made, Context):
+            raise ConfigError(f"agent.context: {name} returned a {type(made).__name__}, which has no name and build()")
+    else:
+        made = make_context(name, renderer)
+    grammar = TurnGrammar(config.agent.notes, config.agent.first_note, (*tools, "answer"))
+    return Agent(made.name, made, grammar, renderer, tools, config.limits)
+
+
+def custom_score(config: Config) -> CustomScore | None:
+    return load_object(config.reward.score, "reward", parameters=2) if is_import_path(config.reward.score) else None
+
+
+def custom_credit(config: Config) -> CustomCredit | None:
+    return load_object(config.credit.function, "credit", parameters=2) if config.credit.function else None
+
+
+def make_sampler(config: Config, policy: Policy) -> BatchingSampler:
+    schedule = config.rl.schedule
+    if schedule == "auto":
+        schedule = "lockstep" if policy.device.type == "cpu" else "eager"
+    return BatchingSampler(lambda prompts, sampling: generate_batch(policy, prompts, sampling), schedule)
+
+
+def check_window(config: Config, window: int | None) -> None:
+    """Refuse a context limit that the model cannot see."""
+    limit = config.limits.max_context_tokens
+    if window is not None and limit > window:
+        raise ConfigError(
+            f"limits.max_context_tokens is {limit} but the model sees {window} tokens; set limits.max_context_tokens={window}"
+        )

@@ -1,0 +1,306 @@
+"""One configuration, composed of every room's own settings.
+
+Sources, later ones win: defaults, a recipe or YAML file, `key=value` from the command line. Every value remembers where it
+came from; unknown keys are refused with the nearest known one; what cannot work is refused before any model loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field, ValidationError, field_validator
+
+from mempo.agent import LimitSettings
+from mempo.context import is_known_context
+from mempo.credit import CreditSettings
+from mempo.engine.model import ModelSettings
+from mempo.errors import ConfigError, nearest
+from mempo.evaluate.runner import EvalSettings
+from mempo.protocol import Presence
+from mempo.render import PromptSettings
+from mempo.rewards.memory import MemorySettings
+from mempo.rewards.outcome import OutcomeSettings
+from mempo.settings import Settings
+from mempo.tools.access import AccessSettings
+from mempo.tools.search import SearchSettings
+from mempo.train.rl import RlSettings
+from mempo.train.sft import SftSettings
+from mempo.train.toy import ToySettings
+from mempo.yaml_numbers import load_yaml
+
+RECIPES = files("mempo") / "recipes"
+
+
+class DataSettings(Settings):
+    """Questions and corpus: a world, or files of your own."""
+
+    world: str | None = None
+    """`atlas`, or `package.module:factory` that returns a `World`; called with `world_options`."""
+    world_options: dict[str, Any] = Field(default_factory=dict)
+    train: str | None = None
+    """A question file (see docs/data.md) to train on; only without a world."""
+    test: str | None = None
+    """A question file to evaluate on; only without a world."""
+    corpus: str | None = None
+    """A corpus file to build a BM25 index of; only without a world, an index or a server."""
+    index: str | None = None
+    """An index folder made by `mempo index`."""
+    server: str | None = None
+    """Address of a retrieval server, `http://host:port`."""
+    objectives: tuple[int, ...] = (1,)
+    """Numbers of objectives in training questions, mixed evenly within a batch."""
+    test_objectives: tuple[int, ...] | None = None
+    """Numbers of objectives in test questions; default: those of training."""
+    train_questions: int = Field(default=2000, ge=1)
+    """How many training questions are drawn from a world."""
+
+    @field_validator("objectives", "test_objectives", mode="before")
+    @classmethod
+    def _one_or_more(cls, value: Any) -> Any:
+        values = [value] if isinstance(value, int) else value
+        if values is not None and (not values or any(not isinstance(k, int) or k < 1 for k in values)):
+            raise ValueError(f"numbers of objectives are whole numbers from 1, not {value!r}")
+        return values
+
+
+class AgentSettings(Settings):
+    """Agent = context + grammar + prompt."""
+
+    context: str = "memory"
+    """`full`, `react`, `memory`, `last_turn`, `generations`, `window(k)`, or `package.module:factory`, called with the
+    renderer."""
+    notes: Presence = "required"
+    """Whether turns from the second on hold a note; `forbidden` is an agent without memory (ReAct)."""
+    first_note: Presence = "optional"
+    tools: tuple[str, ...] = ("search", "access")
+    """`search`, `access`, or `package.module:factory` of a tool of your own that answers one of these two tags."""
+
+    @field_validator("context")
+    @classmethod
+    def _known_context(cls, value: str) -> str:
+        if ":" not in value and not is_known_context(value):
+            known = ("full", "react", "memory", "last_turn", "generations", "window(k)")
+            raise ValueError(f"unknown context {value!r}{nearest(value, known)}; known: {', '.join(known)}")
+        return value
+
+    @field_validator("tools")
+    @classmethod
+    def _known_tools(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for tool in value:
+            if ":" not in tool and tool not in ("search", "access"):
+                raise ValueError(f"unknown tool {tool!r}{nearest(tool, ('search', 'access'))}; known: search, access")
+        return value
+
+
+class Config(Settings):
+    """Everything a run depends on."""
+
+    output: str = "runs/run"
+    """The run folder."""
+    seed: int = Field(default=0, ge=0)
+    model: ModelSettings = ModelSettings()
+    toy: ToySettings | None = None
+    """A tiny policy made from scratch for the world, instead of a model of `model.path`."""
+    data: DataSettings = DataSettings()
+    prompt: PromptSettings = PromptSettings()
+    agent: AgentSettings = AgentSettings()
+    limits: LimitSettings = LimitSettings()
+    search: SearchSettings = SearchSettings()
+    access: AccessSettings = AccessSettings()
+    reward: OutcomeSettings = OutcomeSettings()
+    """`reward: package.module:function` alone is short for `reward.score`."""
+    memory: MemorySettings = MemorySettings()
+    credit: CreditSettings = CreditSettings()
+    """`credit: package.module:function` alone is short for `credit.function`."""
+    sft: SftSettings = SftSettings()
+    rl: RlSettings = RlSettings()
+    evaluate: EvalSettings = EvalSettings()
+
+    @field_validator("reward", "credit", mode="before")
+    @classmethod
+    def _short_form(cls, value: Any, info: Any) -> Any:
+        if isinstance(value, str):
+            return {"score" if info.field_name == "reward" else "function": value}
+        return value
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A configuration, and for every leaf (dotted key) where its value came from."""
+
+    config: Config
+    origins: Mapping[str, str]
+
+    def plain(self) -> dict[str, Any]:
+        """As plain data, ready for YAML or JSON."""
+        return self.config.model_dump(mode="json")
+
+
+def recipe_names() -> list[str]:
+    return sorted(entry.name.removesuffix(".yaml") for entry in RECIPES.iterdir() if entry.name.endswith(".yaml"))
+
+
+def resolve(source: str | None, overrides: Sequence[str] = ()) -> Resolved:
+    """Compose a configuration from a recipe name or YAML file (None: defaults alone) and `key=value` overrides.
+
+    Raises:
+        ConfigError: a file or key that does not exist, a value of the wrong kind, or settings that contradict each other.
+    """
+    layers: list[tuple[str, dict[str, Any]]] = []
+    if source is not None:
+        layers.append(_read_source(source))
+    for override in overrides:
+        layers.append(("command line", _parse_override(override)))
+    merged: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for origin, layer in layers:
+        _merge(merged, layer)
+        for key, _ in _leaves(layer):
+            origins = {k: v for k, v in origins.items() if not k.startswith(f"{key}.")}
+            origins[key] = origin
+    try:
+        config = Config.model_validate(merged)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, layers)) from error
+    check(config)
+    every = dict.fromkeys((key for key, _ in _leaves(config.model_dump(mode="json"))), "default")
+    every.update({key: _origin(key, origins) for key in every if _origin(key, origins)})
+    return Resolved(config, every)
+
+
+def check(config: Config) -> None:
+    """Refuse what cannot work together. Files are looked at when data are loaded, models last.
+
+    Raises:
+        ConfigError: the fact, the numbers, the remedy.
+    """
+    data, rl, sft = config.data, config.rl, config.sft
+    if config.toy is not None and config.model.path:
+        raise ConfigError(f"both toy and model.path ({config.model.path}) are set; unset one (toy=null)")
+    if config.toy is not None and data.world is None:
+        raise ConfigError("toy makes a policy for a world; set data.world, or use model.path")
+    if data.world is not None:
+        idle = [name for name in ("train", "test", "corpus") if getattr(data, name)]
+        if idle:
+            raise ConfigError(f"data.world is set, so data.{idle[0]} would be ignored; unset one (data.world=null)")
+    elif data.world_options:
+        raise ConfigError("data.world_options are set without data.world")
+    retrieval = [name for name in ("index", "server", "corpus") if getattr(data, name)]
+    if len(retrieval) > 1:
+        raise ConfigError(f"data.{' and data.'.join(retrieval)} are set; passages come from one of them")
+    uses_builtin = any(tool in ("search", "access") for tool in config.agent.tools)
+    if not retrieval and data.world is None and uses_builtin and (rl.steps or data.train or data.test):
+        raise ConfigError("the tools have nothing to search; set data.corpus, data.index, data.server or data.world")
+    if rl.steps and rl.memory_signal and config.agent.notes == "forbidden":
+        raise ConfigError("agent.notes is forbidden, so rl.memory_signal would do nothing; set rl.memory_signal=false")
+    if rl.steps and data.world is None and not data.train:
+        raise ConfigError("rl.steps is set but there is nothing to train on; set data.train or data.world")
+    if sft.steps and data.world is None and not data.train:
+        raise ConfigError("sft.steps is set but there is nothing to learn from; set data.world or data.train, or sft.steps=0")
+    separator = config.reward.separator
+    for key, joiner in (("sft.expert.joiner", sft.expert.joiner), ("memory.probe.joiner", config.memory.probe.joiner)):
+        if joiner.strip() != separator.strip():
+            raise ConfigError(
+                f"{key} is {joiner!r} but answers are split on reward.separator {separator!r}; make them agree"
+            )
+    limits = config.limits
+    if limits.min_turn_tokens >= limits.max_context_tokens:
+        raise ConfigError(
+            f"limits.min_turn_tokens {limits.min_turn_tokens} leaves no room for a prompt in "
+            f"limits.max_context_tokens {limits.max_context_tokens}"
+        )
+
+
+# --- sources -------------------------------------------------------------------------------------------------------
+
+
+def _read_source(source: str) -> tuple[str, dict[str, Any]]:
+    path = Path(source)
+    if source in recipe_names():
+        return f"recipe {source}", load_yaml(RECIPES.joinpath(f"{source}.yaml").read_text("utf-8"), f"recipe {source}")
+    if path.is_file():
+        return str(path), load_yaml(path.read_text("utf-8"), str(path))
+    if path.is_dir() and (path / "config.yaml").is_file():
+        return f"run {path}", load_yaml((path / "config.yaml").read_text("utf-8"), str(path / "config.yaml"))
+    names = recipe_names()
+    raise ConfigError(f"no recipe or file {source!r}{nearest(source, names)}; recipes: {', '.join(names)}")
+
+
+def _parse_override(text: str) -> dict[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"{text!r} is not an override; write key=value, for example rl.steps=20")
+    # A value like `my_module:score` or `window(3)` is a string to YAML already; quotes are only for the shell.
+    parsed = load_yaml(f"value: {value}", f"the value of {key}")["value"] if value.strip() else ""
+    for part in reversed(key.strip().split(".")):
+        parsed = {part: parsed}
+    return parsed
+
+
+def _merge(base: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    for key, value in layer.items():
+        if isinstance(value, Mapping) and isinstance(base.get(key), dict):
+            _merge(base[key], value)
+        else:
+            base[key] = _copy(value)
+
+
+def _copy(value: Any) -> Any:
+    return {key: _copy(item) for key, item in value.items()} if isinstance(value, Mapping) else value
+
+
+def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in data.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _origin(key: str, origins: Mapping[str, str]) -> str | None:
+    """The origin of a key, or of a shorter key that stood for it (`reward: module:function`)."""
+    parts = key.split(".")
+    return next((origins[name] for n in range(len(parts), 0, -1) if (name := ".".join(parts[:n])) in origins), None)
+
+
+def _explain(error: ValidationError, layers: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    lines = []
+    for problem in error.errors():
+        key = ".".join(str(part) for part in problem["loc"])
+        message = problem["msg"].removeprefix("Value error, ")
+        given = "" if isinstance(problem.get("input"), Mapping) else f" (given: {problem.get('input')!r})"
+        where = next((origin for origin, layer in reversed(layers) if _has(layer, key)), "")
+        lines.append(f"{key or 'configuration'}: {message}{given}" + (f" [{where}]" if where else ""))
+    return "; ".join(dict.fromkeys(lines))
+
+
+def _has(layer: Any, key: str) -> bool:
+    for part in key.split("."):
+        if not isinstance(layer, Mapping) or part not in layer:
+            return False
+        layer = layer[part]
+    return True
+
+
+def dump_with_origins(resolved: Resolved) -> str:
+    """YAML with a comment on every leaf: where its value came from."""
+    lines: list[str] = []
+
+    def walk(data: Mapping[str, Any], prefix: str, indent: int) -> None:
+        for key, value in data.items():
+            name = f"{prefix}{key}"
+            if isinstance(value, Mapping) and value:
+                lines.append(f"{'  ' * indent}{key}:")
+                walk(value, f"{name}.", indent + 1)
+            else:
+                text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10_000)
+                shown = text.removesuffix("\n").removesuffix("\n...")
+                lines.append(f"{'  ' * indent}{key}: {shown}  # {resolved.origins.get(name, 'default')}")
+
+    walk(resolved.plain(), "", 0)
+    return "\n".join(lines) + "\n"

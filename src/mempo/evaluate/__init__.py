@@ -1,0 +1,1 @@
+"""Evaluation: the same loop, the same scores, and a table by number of objectives."""

@@ -1,0 +1,50 @@
+"""The user's own objects by import path, `package.module:name`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+from mempo.errors import ConfigError, nearest
+
+
+def is_import_path(name: str) -> bool:
+    return ":" in name
+
+
+def load_object(path: str, what: str, parameters: int | None = None) -> Any:
+    """The object that `path` names. The current folder is searched first, like `python -m` does.
+
+    Args:
+        what: the configuration key, for messages.
+        parameters: how many positional arguments a call must accept (None: not checked).
+
+    Raises:
+        ConfigError: module or name missing, not callable, or another signature.
+    """
+    module_name, _, name = path.partition(":")
+    if not module_name or not name:
+        raise ConfigError(f"{what}: {path!r} is not an import path; write package.module:name")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(f"{what}: module {module_name!r} cannot be imported ({error})") from error
+    if not hasattr(module, name):
+        hint = nearest(name, vars(module))
+        raise ConfigError(f"{what}: {module_name} has no {name!r}{hint}")
+    found = getattr(module, name)
+    if not callable(found):
+        raise ConfigError(f"{what}: {path} is a {type(found).__name__}, which cannot be called")
+    if parameters is not None:
+        try:
+            inspect.signature(found).bind(*range(parameters))
+        except TypeError as error:
+            shown = f"{name}{inspect.signature(found)}"
+            raise ConfigError(f"{what}: {shown} cannot be called with {parameters} arguments ({error})") from error
+    return found

@@ -1,0 +1,106 @@
+"""What is reported about a rollout, and about many: the same measures in training and evaluation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mempo.protocol import FORMAT_RULES, NoteStatus, ParseOutcome
+from mempo.question import Question
+from mempo.rewards.memory import NoteScore
+from mempo.rewards.outcome import OutcomeScore
+from mempo.trajectory import StopReason, Trajectory
+
+Facts = Mapping[str, Any]
+
+
+def rollout_facts(
+    question: Question, trajectory: Trajectory, outcome: OutcomeScore, notes: Sequence[NoteScore] = ()
+) -> dict[str, Any]:
+    """Everything that is worth a line in the rollout file, tokens apart."""
+    kinds = Counter(turn.parsed.action.kind for turn in trajectory.turns if turn.parsed.action)
+    answer = outcome.answer
+    return {
+        "question": question.text,
+        "gold": question.gold,
+        "objectives": len(question.objectives),
+        "score": outcome.score,
+        "em": answer.em if answer else None,
+        "f1": answer.f1 if answer else None,
+        "sub_em": answer.sub_em if answer else None,
+        "mean_em": answer.mean_em if answer else None,
+        "format_ok": outcome.format_ok,
+        "violations": dict(outcome.violations),
+        "is_error": trajectory.is_error,
+        "tool_errors": trajectory.tool_errors,
+        "num_turns": len(trajectory.turns),
+        "actions": dict(kinds),
+        "outcomes": dict(Counter(str(turn.parsed.outcome) for turn in trajectory.turns)),
+        # The first turn has nothing to note, so it says nothing about note taking.
+        "note_statuses": dict(Counter(str(turn.parsed.note_status) for turn in trajectory.turns[1:])),
+        "note_tokens": [len(turn.note_ids) for turn in trajectory.turns if turn.note_ids is not None],
+        "notes": [
+            {"turn": n.turn, "r": n.r, "p_mem": n.p_mem, "p_full": n.p_full, "p_mem_raw": n.p_mem_raw}
+            | {"gold_tokens": n.gold_tokens, "kept_mem": n.kept_mem, "reason": n.reason}
+            for n in notes
+        ],
+        "generated_tokens": trajectory.generated_tokens,
+        "peak_context_tokens": trajectory.peak_context_tokens,
+        "total_tokens": trajectory.total_tokens,
+        "processed_tokens": trajectory.processed_tokens,
+    }
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Mean of what is known; None when nothing is."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def aggregate(facts: Sequence[Facts], stops: Sequence[StopReason]) -> dict[str, float | None]:
+    """Measures over many rollouts. Rollouts that infrastructure spoiled are counted, and enter nothing else."""
+    sound = [f for f in facts if not f["is_error"]]
+    notes = [n for f in sound for n in f["notes"]]
+    note_tokens = [n for f in sound for n in f["note_tokens"]]
+    out: dict[str, float | None] = {
+        "rollouts": float(len(facts)),
+        "errors": float(len(facts) - len(sound)),
+        "tool_errors": float(sum(f["tool_errors"] for f in facts)),
+        "score": mean(f["score"] for f in sound),
+        "em": mean(f["em"] for f in sound),
+        "f1": mean(f["f1"] for f in sound),
+        "sub_em": mean(f["sub_em"] for f in sound),
+        "mean_em": mean(f["mean_em"] for f in sound),
+        "format_ok": mean(float(f["format_ok"]) for f in sound),
+        "turns": mean(f["num_turns"] for f in sound),
+        "searches": mean(f["actions"].get("search", 0) for f in sound),
+        "no_search": mean(float(not f["actions"].get("search")) for f in sound),
+        "note_tokens": mean(note_tokens),
+        "note_tokens_max": float(max(note_tokens, default=0)),
+        "generated_tokens": mean(f["generated_tokens"] for f in sound),
+        "peak_context_tokens": mean(f["peak_context_tokens"] for f in sound),
+        "total_tokens": mean(f["total_tokens"] for f in sound),
+        "processed_tokens": mean(f["processed_tokens"] for f in sound),
+    }
+    for reason in StopReason:
+        out[f"stop/{reason}"] = float(sum(stop == reason for stop in stops))
+    for rule in FORMAT_RULES:
+        out[f"format/{rule}"] = float(sum(rule in f["violations"] for f in sound))
+    for outcome in ParseOutcome:
+        out[f"action/{outcome}"] = float(sum(f["outcomes"].get(outcome, 0) for f in sound))
+    for status in NoteStatus:
+        name = "written" if status is NoteStatus.OK else status.value
+        out[f"note/{name}"] = float(sum(f["note_statuses"].get(status, 0) for f in sound))
+    out["note/scored"] = float(sum(n["r"] is not None for n in notes))
+    for reason, count in Counter(n["reason"] for n in notes if n["reason"]).items():
+        out[f"note/no_signal/{reason}"] = float(count)
+    kept, gold = sum(n["kept_mem"] for n in notes), sum(n["gold_tokens"] for n in notes)
+    out["memory/gold_kept"] = kept / gold if gold else None
+    for name in ("p_mem", "p_mem_raw", "p_full", "r"):
+        out[f"memory/{name}"] = mean(n[name] for n in notes)
+        for turn in sorted({n["turn"] for n in notes}):
+            value = mean(n[name] for n in notes if n["turn"] == turn)
+            if value is not None:
+                out[f"memory/{name}/turn_{turn + 1}"] = value
+    return out

@@ -1,0 +1,223 @@
+"""Reinforcement learning: the main loop.
+
+Follow a token: a question (`questions_at`) is rolled out (`run_rollouts`), every rollout gets one score (`outcome_score`),
+every note its memory reward (`score_notes`), both become one advantage per generated token (`assign_credit`), the turns
+become training rows (`rows_of`), and one optimizer step goes over all rows of a batch of questions (`Updater.rl_step`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field, model_validator
+from rich.console import Console
+
+from mempo.agent import Agent, DecodingSettings, Job, run_rollouts
+from mempo.credit import CreditSettings, CustomCredit
+from mempo.engine.optimizer import OptimSettings, learning_rate
+from mempo.engine.update import TrainRow, Updater
+from mempo.errors import UserError
+from mempo.interfaces import Sampler, Scorer
+from mempo.loss import LossSettings
+from mempo.measures import aggregate, rollout_facts
+from mempo.question import Question
+from mempo.rewards.memory import MemorySettings, score_notes
+from mempo.rewards.outcome import CustomScore, OutcomeSettings, outcome_score
+from mempo.runs.folder import RunFolder
+from mempo.runs.rollouts import save_rollouts
+from mempo.settings import Settings
+from mempo.train.credit import Credit, assign_credit
+from mempo.train.progress import StageProgress
+from mempo.train.sft import take
+from mempo.train.state import last_checkpoint, load_optimizer_state, save_state
+from mempo.trajectory import Trajectory, rows_of
+
+SHOWN = ("score", "em", "memory/p_mem", "note_tokens", "turns", "update/entropy")
+
+
+class RlSettings(Settings):
+    """The reinforcement learning stage."""
+
+    steps: int = Field(default=0, ge=0)
+    """Batches of questions; 0 skips the stage."""
+    questions_per_step: int = Field(default=8, ge=1)
+    rollouts_per_question: int = Field(default=16, ge=1)
+    updates_per_step: int = Field(default=1, ge=1)
+    """Optimizer steps per batch of questions, whatever the number of turns and rows; questions are dealt out evenly."""
+    temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    top_p: float = 1.0
+    """Must stay 1: cutting the tail makes the ratio of the update wrong (old log-probs are of the whole distribution)."""
+    top_k: int = 0
+    schedule: Literal["auto", "lockstep", "eager"] = "auto"
+    """How rollouts are batched: `lockstep` repeats exactly, `eager` never waits. `auto`: lockstep on CPU."""
+    memory_signal: bool = True
+    """Score the notes and add their credit. Off: outcome alone."""
+    optim: OptimSettings = OptimSettings()
+    loss: LossSettings = LossSettings()
+    save_every: int = Field(default=20, ge=1)
+    log_rollouts_every: int = Field(default=1, ge=0)
+    """Save the rollouts of every so many steps; 0 saves none."""
+
+    @model_validator(mode="after")
+    def _whole_distribution(self) -> RlSettings:
+        if self.top_p != 1 or self.top_k != 0:
+            raise ValueError(
+                f"rl samples from the whole distribution (top_p {self.top_p:g}, top_k {self.top_k} would bias the ratio); "
+                "leave top_p=1, top_k=0; evaluation may differ"
+            )
+        if self.questions_per_step % self.updates_per_step:
+            raise ValueError(
+                f"questions_per_step {self.questions_per_step} is not a multiple of updates_per_step "
+                f"{self.updates_per_step}; {self.questions_per_step * self.updates_per_step} is"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class RlSetup:
+    """What the loop works with. `updater` holds the policy that `sampler` and `scorer` use."""
+
+    questions: Sequence[Question]
+    agent: Agent
+    sampler: Sampler
+    scorer: Scorer
+    updater: Updater
+    outcome: OutcomeSettings
+    memory: MemorySettings
+    credit: CreditSettings
+    seed: int
+    custom_score: CustomScore | None = None
+    custom_credit: CustomCredit | None = None
+
+
+def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Console) -> None:
+    """Run the steps that are left; a resumed run does what an unbroken one would have done.
+
+    Raises:
+        UserError: too few questions, or a step in which every rollout was spoiled by infrastructure.
+    """
+    if len(setup.questions) < settings.questions_per_step:
+        raise UserError(
+            f"rl.questions_per_step is {settings.questions_per_step} but there are only {len(setup.questions)} training "
+            "questions; bring more, or lower it"
+        )
+    updater, policy = setup.updater, setup.updater.policy
+    resumed = last_checkpoint(run, "rl")
+    done = load_optimizer_state(resumed, updater.optimizer) if resumed else 0
+    with StageProgress(console, "rl", settings.steps, SHOWN, done) as progress:
+        for step in range(done, settings.steps):
+            clock = Clock()
+            jobs, questions = rollout_jobs(setup, settings, step)
+            decoding = DecodingSettings(temperature=settings.temperature)
+            trajectories = asyncio.run(run_rollouts(setup.agent, setup.sampler, jobs, decoding))
+            refuse_all_errors(trajectories)
+            clock.lap("rollout")
+
+            outcomes = [
+                outcome_score(question, trajectory, setup.outcome, setup.custom_score)
+                for question, trajectory in zip(questions, trajectories, strict=True)
+            ]
+            notes = [[] for _ in trajectories]
+            if settings.memory_signal:
+                codec = setup.agent.renderer.codec
+                notes = score_notes(questions, trajectories, codec, setup.scorer, setup.memory)
+            clock.lap("memory_reward")
+
+            credit = assign_credit(
+                trajectories,
+                outcomes,
+                notes,
+                settings.rollouts_per_question,
+                setup.credit,
+                setup.memory,
+                setup.custom_credit,
+            )
+            lr = learning_rate(settings.optim, step, settings.steps)
+            updates = update_policy(updater, trajectories, credit, settings, lr)
+            clock.lap("update")
+
+            facts = [
+                rollout_facts(question, trajectory, outcome, scored)
+                for question, trajectory, outcome, scored in zip(questions, trajectories, outcomes, notes, strict=True)
+            ]
+            stops = [trajectory.stop for trajectory in trajectories]
+            metrics = {**aggregate(facts, stops), **credit.metrics, **updates, **clock.seconds}
+            if settings.log_rollouts_every and (step + 1) % settings.log_rollouts_every == 0:
+                save_rollouts(run.rollouts("rl", step + 1), trajectories, facts, credit.tokens)
+            run.log("rl", step + 1, metrics)
+            progress.step(step + 1, metrics)
+            if (step + 1) % settings.save_every == 0 or step + 1 == settings.steps:
+                save_state(run, "rl", step + 1, policy, updater.optimizer)
+
+
+def rollout_jobs(setup: RlSetup, settings: RlSettings, step: int) -> tuple[list[Job], list[Question]]:
+    """`[questions × rollouts]` jobs of a step and the question of each; the same whenever they are asked for.
+
+    The slot is part of the noise key: a question that comes twice in a batch gets two different groups.
+    """
+    count, per_question = settings.questions_per_step, settings.rollouts_per_question
+    batch = take(setup.questions, step * count, count, f"{setup.seed} rl")
+    jobs = [
+        Job(question, rollout, (setup.seed, "rl", step, slot))
+        for slot, question in enumerate(batch)
+        for rollout in range(per_question)
+    ]
+    return jobs, [job.question for job in jobs]
+
+
+def update_policy(
+    updater: Updater, trajectories: Sequence[Trajectory], credit: Credit, settings: RlSettings, lr: float
+) -> dict[str, float]:
+    """`updates_per_step` optimizer steps; all rows of a question are in the same one.
+
+    Rollouts spoiled by infrastructure have no rows. When no token has any advantage and there is no KL term, the gradient
+    is zero by construction: no step is made, and it is counted. Metrics are means over the steps.
+    """
+    questions = len(trajectories) // settings.rollouts_per_question
+    share = questions // settings.updates_per_step * settings.rollouts_per_question
+    results: list[Mapping[str, float]] = []
+    rows_total = 0
+    for first in range(0, len(trajectories), share):
+        rows = []
+        for i in range(first, first + share):
+            trajectory, advantages = trajectories[i], credit.tokens[i]
+            if trajectory.is_error:
+                continue
+            logprobs = {turn.index: turn.logprobs for turn in trajectory.turns}
+            for row in rows_of(trajectory, i):
+                rows.append(TrainRow(row, row.spread(advantages), row.spread(logprobs)))
+        rows_total += len(rows)
+        silent = not any(value for row in rows for value in row.advantages)
+        if silent and settings.loss.kl == "none":
+            results.append({"update/skipped": 1.0})
+        else:
+            results.append(updater.rl_step(rows, lr))
+    names = dict.fromkeys(name for result in results for name in result)
+    means = {n: sum(found) / len(found) for n in names if (found := [r[n] for r in results if n in r])}
+    made = len(results) - sum(result["update/skipped"] for result in results)
+    return {**means, "update/optimizer_steps": made, "rows": float(rows_total)}
+
+
+def refuse_all_errors(trajectories: Sequence[Trajectory]) -> None:
+    """A step of nothing but failures teaches nothing and will be followed by another: stop, with the cause."""
+    if trajectories and all(trajectory.is_error for trajectory in trajectories):
+        first = trajectories[0]
+        cause = first.error or next((turn.tool_error for turn in first.turns if turn.tool_error), "unknown")
+        raise UserError(f"all {len(trajectories)} rollouts of the step failed; the first: {cause}")
+
+
+class Clock:
+    """Seconds per part of a step."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.monotonic()
+
+    def lap(self, name: str) -> None:
+        now = time.monotonic()
+        self.seconds[f"seconds/{name}"] = now - self._last
+        self._last = now

@@ -1,0 +1,127 @@
+"""A policy of a hundred thousand parameters, made from scratch for one world, that learns on a laptop in minutes.
+
+Small models learn a format quickly and never learn to look things up, unless they are taught to copy first: random chunks
+of tokens, written again in shuffled order. The tokenizer gives every name one token, and spells unknown text in bytes,
+so nothing is ever out of its vocabulary; the copying covers all of it, so that names never seen in a question can be
+copied too.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Sequence
+
+import torch
+from pydantic import Field
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from mempo.engine.model import Policy, wrap_policy
+from mempo.protocol import TAGS, closing, opening
+from mempo.settings import Settings
+from mempo.tokens import Codec
+from mempo.train.sft import RowSource
+from mempo.trajectory import Row, Segment
+
+# A name, an attribute with its "of", a separator, a line break: each is one piece.
+_PIECES = r"\d+ |[a-z][a-z ]* of |[:;] |\n|[^:;\n]+|[:;]"
+
+
+class ToySettings(Settings):
+    """Shape and warm-up of the toy policy."""
+
+    hidden_size: int = 64
+    layers: int = 2
+    heads: int = 2
+    init_range: float = 0.12
+    window_tokens: int = 1024
+    warmup_steps: int = Field(default=450, ge=0)
+    """SFT steps of copying alone; they count among `sft.steps`."""
+    copy_share: float = Field(default=0.4, ge=0, lt=1)
+    """Share of copying rows in the steps that follow."""
+    copy_rows: int = Field(default=64, ge=1)
+    """Rows of a step of copying alone."""
+
+
+def toy_codec(texts: Iterable[str], extra: Sequence[str] = ()) -> Codec:
+    """A lossless tokenizer: every piece of `texts` and `extra` is a token, all else is spelled in bytes."""
+    split = pre_tokenizers.Split(Regex(_PIECES), "isolated")
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    pieces = dict.fromkeys(piece for text in (*extra, *texts) for piece, _ in split.pre_tokenize_str(text))
+    vocabulary: dict[str, int] = {}
+    for symbol in (*sorted(pre_tokenizers.ByteLevel.alphabet()), *(_in_bytes(to_bytes, piece) for piece in pieces)):
+        vocabulary.setdefault(symbol, len(vocabulary))
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in ("<eos>", "<pad>")])
+    tags = [tag for name in TAGS for tag in (opening(name), closing(name))]
+    tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in tags])
+    return Codec(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>"))
+
+
+def _in_bytes(to_bytes: pre_tokenizers.ByteLevel, piece: str) -> str:
+    return "".join(part for part, _ in to_bytes.pre_tokenize_str(piece))
+
+
+def toy_policy(codec: Codec, settings: ToySettings, seed: int) -> Policy:
+    """Random weights, tied embeddings. Torch's generator is left as it was."""
+    state = torch.get_rng_state()
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=codec.size,
+        hidden_size=settings.hidden_size,
+        intermediate_size=2 * settings.hidden_size,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads,
+        num_key_value_heads=settings.heads,
+        max_position_embeddings=settings.window_tokens,
+        tie_word_embeddings=True,
+        initializer_range=settings.init_range,
+        eos_token_id=codec.eos_id,
+        pad_token_id=codec.tokenizer.pad_token_id,
+        bos_token_id=None,
+    )
+    model = LlamaForCausalLM(config)
+    torch.set_rng_state(state)
+    return wrap_policy(model, codec)
+
+
+def copy_rows(codec: Codec, count: int, rng: random.Random) -> list[Row]:
+    """Rows `chunk sep chunk sep … | the same chunks in another order`, loss on what can be known: all but the first token of
+    a copied chunk."""
+    tokens = copyable(codec)
+    separator = codec.encode_trusted("\n")[0]
+    rows = []
+    for _ in range(count):
+        chunks = [rng.choices(tokens, k=rng.randint(2, 5)) for _ in range(rng.randint(3, 10))]
+        ids = [i for chunk in chunks for i in (*chunk, separator)]
+        rng.shuffle(chunks)
+        segments = []
+        for chunk in chunks:
+            segments.append(Segment(len(segments), len(ids) + 1, len(ids) + len(chunk) + 1))
+            ids += [*chunk, separator]
+        rows.append(Row(0, tuple(ids), tuple(segments)))
+    return rows
+
+
+def copyable(codec: Codec) -> list[int]:
+    """Every token that can occur in the world's texts: all but single bytes and special tokens."""
+    special = set(codec.tokenizer.all_special_ids)
+    plain = re.compile(r".{2,}|[:;\n]", re.DOTALL)
+    return [i for i in range(codec.size) if i not in special and plain.fullmatch(codec.decode([i]))]
+
+
+def with_warmup(rows_at: RowSource, codec: Codec, settings: ToySettings, seed: int) -> RowSource:
+    """Copying alone for the first steps, then mixed into the rows of `rows_at`."""
+
+    def mixed(step: int) -> Sequence[Row]:
+        rng = random.Random(f"{seed} copy {step}")
+        if step < settings.warmup_steps:
+            return copy_rows(codec, settings.copy_rows, rng)
+        rows = list(rows_at(step - settings.warmup_steps))
+        copies = round(len(rows) * settings.copy_share / (1 - settings.copy_share))
+        return rows + copy_rows(codec, copies, rng)
+
+    return mixed

@@ -1,0 +1,59 @@
+"""Worlds by name, or by import path."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mempo.errors import ConfigError, nearest
+from mempo.imports import is_import_path, load_object
+from mempo.interfaces import World
+from mempo.worlds.atlas import EVERYTHING, TOY, AtlasWorld, Subset
+
+
+def _atlas(**options: Any) -> AtlasWorld:
+    """Options: `rendering`, `forms`, `subset` (`everything`, `toy`, or a mapping of `Subset`'s fields), `test_fraction`."""
+    subset = options.pop("subset", "everything")
+    if isinstance(subset, Mapping):
+        known = {field.name for field in dataclasses.fields(Subset)}
+        for key in subset:
+            if key not in known:
+                raise ConfigError(f"data.world_options.subset: unknown key {key!r}{nearest(key, known)}")
+        values = {key: tuple(value) if isinstance(value, list) else value for key, value in subset.items()}
+        chosen = Subset(**values)
+    elif subset in ("everything", "toy"):
+        chosen = TOY if subset == "toy" else EVERYTHING
+    else:
+        raise ConfigError(f"data.world_options.subset is {subset!r}; give everything, toy, or a mapping")
+    return AtlasWorld(subset=chosen, **{k: tuple(v) if isinstance(v, list) else v for k, v in options.items()})
+
+
+_WORLDS: dict[str, Callable[..., World]] = {"atlas": _atlas}
+_OPTIONS = {"atlas": ("rendering", "forms", "subset", "test_fraction")}
+
+
+def make_world(name: str, options: Mapping[str, Any]) -> World:
+    """The world called `name`, made with `options`.
+
+    Raises:
+        ConfigError: an unknown world or option, or a factory that returns something else.
+    """
+    if is_import_path(name):
+        factory = load_object(name, "data.world")
+        try:
+            inspect.signature(factory).bind(**options)
+        except TypeError as error:
+            raise ConfigError(f"data.world_options do not fit {name}: {error}") from error
+        world = factory(**options)
+        if not isinstance(world, World):
+            raise ConfigError(f"data.world: {name} returned a {type(world).__name__}, which is no World (name, documents, questions)")
+        return world
+    if name not in _WORLDS:
+        raise ConfigError(f"unknown world {name!r}{nearest(name, _WORLDS)}; known: {', '.join(_WORLDS)}, or module:factory")
+    for key in options:
+        if key not in _OPTIONS[name]:
+            hint = nearest(key, _OPTIONS[name])
+            raise ConfigError(f"data.world_options: {name} has no option {key!r}{hint}; known: {', '.join(_OPTIONS[name])}")
+    return _WORLDS[name](**options)
