@@ -125,6 +125,7 @@ def test_f1_counts_tokens_with_their_number() -> None:
     assert f1("Paris France", ["Paris"]) == pytest.approx(2 / 3)
     # 1 of 3 predicted and 1 of 1 gold in common: sets would give 2/2.
     assert f1("ha ha ha", ["ha"]) == pytest.approx(0.5)
+    assert f1("ha ha", ["ha ha ha"]) == pytest.approx(0.8)
     assert f1("x y", ["z", "x y z"]) == pytest.approx(0.8)
     assert f1("東京", ["東京都"]) == pytest.approx(0.8)
     assert f1("...", ["..."]) == 0.0

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
+from mempo.agent import Agent, LimitSettings
+from mempo.context import make_context
 from mempo.engine.model import Policy, wrap_policy
+from mempo.interfaces import Generation, SamplingParams, Tool
+from mempo.protocol import TurnGrammar
+from mempo.render import PromptSettings, Renderer
 from mempo.tokens import Codec
+from mempo.trajectory import GenerationStop
 
 TAG_TOKENS = [
     f"<{slash}{tag}>" for tag in ("mem", "think", "search", "access", "answer", "tool_response") for slash in ("", "/")
@@ -52,7 +72,24 @@ def word_level() -> Tokenizer:
     return t
 
 
-FAMILIES = {"byte_bpe": byte_bpe, "unigram": unigram, "word_level": word_level}
+def byte_fallback() -> Tokenizer:
+    """As Llama 2 has it: byte pairs over characters, spaces as "▁" with one put in front, unknown characters in bytes."""
+    t = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    t.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    in_bytes = [f"<0x{byte:02X}>" for byte in range(256)]
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<unk>", "<eos>", *in_bytes], show_progress=False, limit_alphabet=40
+    )
+    t.train_from_iterator([line.replace("><", "> <") for line in CORPUS], trainer)
+    state = json.loads(t.to_str())
+    state["added_tokens"] = [token for token in state["added_tokens"] if token["content"] not in in_bytes]
+    return Tokenizer.from_str(json.dumps(state))
+
+
+FAMILIES = {"byte_bpe": byte_bpe, "unigram": unigram, "word_level": word_level, "byte_fallback": byte_fallback}
 
 
 def make_codec(family: str = "byte_bpe", tags: str = "none", **keywords: Any) -> Codec:
@@ -84,3 +121,110 @@ def tiny_llama(codec: Codec, seed: int = 0, **changes: Any) -> Policy:
         "bos_token_id": None,
     }
     return wrap_policy(LlamaForCausalLM(LlamaConfig(**{**options, **changes})), codec)
+
+
+# --- chat templates ------------------------------------------------------------------------------------------------
+
+_CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}CONTENT{{ '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\nOPENING' }}{% endif %}"
+)
+_PLAIN_CONTENT = "{{ m.content }}"
+# As several published templates do: what an assistant thought is gone from the next turn on.
+_NO_THOUGHTS = "{% if m.role == 'assistant' %}{{ m.content.split('</think>')[-1] }}{% else %}{{ m.content }}{% endif %}"
+TEMPLATES = {
+    "chatml": _CHATML.replace("CONTENT", _PLAIN_CONTENT).replace("OPENING", ""),
+    "drops_thoughts": _CHATML.replace("CONTENT", _NO_THOUGHTS).replace("OPENING", ""),
+    "opens_think": _CHATML.replace("CONTENT", _PLAIN_CONTENT).replace("OPENING", "<think>\\n"),
+    "refuses_system": "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    + _CHATML.replace("CONTENT", _PLAIN_CONTENT).replace("OPENING", ""),
+    "repeats": _CHATML.replace("CONTENT", _PLAIN_CONTENT * 2).replace("OPENING", ""),
+}
+
+
+def chat_codec(template: str = "chatml", tags: str = "none") -> Codec:
+    """Byte-level BPE with `<|im_start|>` and `<|im_end|>`, the latter also its end of sequence and its padding."""
+    codec = make_codec("byte_bpe", tags)
+    t = codec.tokenizer.backend_tokenizer
+    t.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in ("<|im_start|>", "<|im_end|>")])
+    fast = PreTrainedTokenizerFast(tokenizer_object=t, eos_token="<|im_end|>", pad_token="<|im_end|>")
+    fast.chat_template = TEMPLATES[template]
+    return Codec(fast)
+
+
+# --- other model families ------------------------------------------------------------------------------------------
+
+
+def tiny_model(family: str, codec: Codec, seed: int = 0, **changes: Any) -> Policy:
+    """`llama`, `qwen2` (biases, untied head), `gpt_neox` (parallel residual, partial rotary), `gpt2` (learned positions),
+    `gemma2` (capped logits, sliding window in every other layer)."""
+    if family == "llama":
+        return tiny_llama(codec, seed, **changes)
+    torch.manual_seed(seed)
+    size, shared = codec.size, {"initializer_range": 0.2, "eos_token_id": codec.eos_id, "bos_token_id": None, **changes}
+    if family == "gpt2":
+        return wrap_policy(GPT2LMHeadModel(GPT2Config(vocab_size=size, n_embd=32, n_layer=2, n_head=2, **shared)), codec)
+    shape = {"vocab_size": size, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2} | {
+        "num_attention_heads": 2,
+        "max_position_embeddings": 1024,
+    }
+    if family == "gpt_neox":
+        return wrap_policy(GPTNeoXForCausalLM(GPTNeoXConfig(**shape, **shared)), codec)
+    shape["num_key_value_heads"] = 1
+    if family == "qwen2":
+        return wrap_policy(Qwen2ForCausalLM(Qwen2Config(**shape, tie_word_embeddings=False, **shared)), codec)
+    if family == "gemma2":
+        shared = {"final_logit_softcapping": 3.0, **shared}
+        config = Gemma2Config(**shape, head_dim=16, sliding_window=8, **shared)
+        return wrap_policy(Gemma2ForCausalLM(config), codec)
+    raise ValueError(family)
+
+
+# --- agents --------------------------------------------------------------------------------------------------------
+
+
+class Scripted:
+    """A sampler that says given texts one after another; `-> "…"` without a stop string is cut by the token limit."""
+
+    def __init__(self, codec: Codec, texts: Sequence[str | Generation | Exception]) -> None:
+        self._codec = codec
+        self._left = list(texts)
+        self.prompts: list[tuple[int, ...]] = []
+        self.asked: list[SamplingParams] = []
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
+        self.prompts.append(tuple(prompt_ids))
+        self.asked.append(sampling)
+        text = self._left.pop(0)
+        if isinstance(text, Exception):
+            raise text
+        return text if isinstance(text, Generation) else said(self._codec, text, sampling.max_new_tokens)
+
+
+def said(codec: Codec, text: str, max_new_tokens: int = 10_000) -> Generation:
+    """What a sampler returns for `text`; a text that ends in `<eos>` ended by itself."""
+    by_itself = text.endswith("<eos>")
+    ids = codec.encode_trusted(text.removesuffix("<eos>")) + ((codec.eos_id,) if by_itself else ())
+    stop = GenerationStop.EOS if by_itself else GenerationStop.STOP_STRING
+    if len(ids) > max_new_tokens:
+        ids, stop = ids[:max_new_tokens], GenerationStop.LENGTH
+    return Generation(ids, tuple(-0.5 - 0.001 * k for k in range(len(ids))), stop)
+
+
+def make_agent(
+    codec: Codec,
+    context: str = "memory",
+    grammar: TurnGrammar | None = None,
+    tools: Mapping[str, Tool] | None = None,
+    prompt: PromptSettings | None = None,
+    **limits: Any,
+) -> Agent:
+    renderer = Renderer(codec, prompt or PromptSettings(template="plain"))
+    return Agent(
+        context,
+        make_context(context, renderer),
+        grammar or TurnGrammar(),
+        renderer,
+        tools or {},
+        LimitSettings(**limits),
+    )

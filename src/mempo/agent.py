@@ -12,6 +12,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pydantic import Field
+
 from mempo.interfaces import (
     CohortSampler,
     Context,
@@ -34,20 +36,20 @@ from mempo.trajectory import GenerationStop, StopReason, Trajectory, Turn
 class LimitSettings(Settings):
     """Limits of a rollout, in tokens and turns."""
 
-    max_turns: int = 8
-    max_turn_tokens: int = 512
+    max_turns: int = Field(default=8, ge=1)
+    max_turn_tokens: int = Field(default=512, ge=1)
     """Generated tokens of one turn."""
-    max_rollout_tokens: int | None = None
+    max_rollout_tokens: int | None = Field(default=None, ge=1)
     """Generated tokens of all turns together."""
-    max_context_tokens: int = 4096
+    max_context_tokens: int = Field(default=4096, ge=2)
     """Prompt and generation of one step; never more than the model's window."""
-    min_turn_tokens: int = 16
+    min_turn_tokens: int = Field(default=16, ge=1)
     """Room kept free for the reply when a context is cut inside its passages."""
-    max_obs_tokens: int = 1024
+    max_obs_tokens: int = Field(default=1024, ge=1)
     """One tool result, wrapper included."""
-    max_note_tokens: int | None = None
+    max_note_tokens: int | None = Field(default=None, ge=1)
     """A longer note is refused: it counts as truncated and the note before it stays in force."""
-    max_tool_errors: int = 2
+    max_tool_errors: int = Field(default=2, ge=1)
     """So many failed tool calls end a rollout; one already keeps it out of every statistic."""
 
 
@@ -126,13 +128,13 @@ async def rollout(agent: Agent, sampler: Sampler, job: Job, decoding: DecodingSe
         if room <= 0:
             return done(StopReason.CONTEXT_OVERFLOW)
         spent = sum(len(turn.generated_ids) for turn in turns)
-        left = room if limits.max_rollout_tokens is None else limits.max_rollout_tokens - spent
-        if left <= 0:
+        left = None if limits.max_rollout_tokens is None else limits.max_rollout_tokens - spent
+        if left is not None and left <= 0:
             return done(StopReason.TOKEN_LIMIT)
 
         # GENERATING
         sampling = SamplingParams(
-            max_new_tokens=min(limits.max_turn_tokens, room, left),
+            max_new_tokens=min(limits.max_turn_tokens, room, room if left is None else left),
             temperature=decoding.temperature,
             top_p=decoding.top_p,
             top_k=decoding.top_k,
@@ -149,10 +151,8 @@ async def rollout(agent: Agent, sampler: Sampler, job: Job, decoding: DecodingSe
         # DONE, or TOOL?
         if turn.parsed.is_answer and turn.parsed.action is not None:
             return done(StopReason.ANSWERED, turn.parsed.action.text)
-        if generation.stop is GenerationStop.LENGTH and len(generation.ids) == left < limits.max_turn_tokens:
-            return done(StopReason.TOKEN_LIMIT)
-        if generation.stop is GenerationStop.LENGTH and len(generation.ids) == room < limits.max_turn_tokens:
-            return done(StopReason.CONTEXT_OVERFLOW)
+        if generation.stop is GenerationStop.LENGTH and sampling.max_new_tokens < limits.max_turn_tokens:
+            return done(StopReason.TOKEN_LIMIT if sampling.max_new_tokens == left else StopReason.CONTEXT_OVERFLOW)
         if index + 1 == limits.max_turns:
             return done(StopReason.TURN_LIMIT)
         result = await answer_action(agent, turn.parsed)
@@ -182,7 +182,7 @@ def read_turn(
     note_ids = span_ids(codec, decoded, own_ids, parsed.note)
     cap = agent.limits.max_note_tokens
     if note_ids is not None and cap is not None and len(note_ids) > cap:
-        parsed, note_ids = parsed.without_note(), None
+        parsed, note_ids = parsed.without_note(agent.grammar.note_rule(index)), None
     note = parsed.note
     return Turn(
         index=index,

@@ -235,8 +235,11 @@ def _parse_override(text: str) -> dict[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"{text!r} is not an override; write key=value, for example rl.steps=20")
-    # A value like `my_module:score` or `window(3)` is a string to YAML already; quotes are only for the shell.
-    parsed = load_yaml(f"value: {value}", f"the value of {key}")["value"] if value.strip() else ""
+    # A value like `my_module:score` or `window(3)` is a string to YAML already; what is no YAML at all is one too.
+    try:
+        parsed: Any = load_yaml(f"value: {value}", key)["value"] if value.strip() else ""
+    except ConfigError:
+        parsed = value
     for part in reversed(key.strip().split(".")):
         parsed = {part: parsed}
     return parsed

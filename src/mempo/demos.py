@@ -31,8 +31,13 @@ class ExpertSettings(Settings):
     """Chance that a newly found fact is left out of the note, for good."""
     known: str = "{query}: {found}"
     """How a note states a fact."""
+    lost: str = ""
+    """What a note says in place of a fact that it lost, `{query}` filled in; empty: nothing, the fact is gone without a
+    trace."""
     separator: str = "; "
-    """Between facts in a note, and between open queries."""
+    """Between facts in a note."""
+    open_separator: str = "; "
+    """Between open queries in a note."""
     nothing: str = "nothing"
     """What a note says when nothing is known."""
     open: str = "\nopen: {queries}"
@@ -43,6 +48,8 @@ class ExpertSettings(Settings):
     """Between the answers of several objectives."""
     unknown: str = "unknown"
     """The answer to an objective whose fact the expert does not know."""
+    omit_unknown: bool = False
+    """Leave such objectives out of the answer, unless there is nothing else to say. Easier to learn than saying `unknown` in the right places; wrong too."""
 
 
 @dataclass(frozen=True)
@@ -138,21 +145,28 @@ class Expert:
         found = self._plan.finds[fact[0]][fact[1]]
         return self._settings.known.format(query=self._query(fact), found=found)
 
+    def _lost(self, fact: Fact) -> str:
+        return self._settings.lost.format(query=self._query(fact))
+
     def _note(self, facts: set[Fact]) -> str:
         s = self._settings
-        text = s.separator.join(self._statement(fact) for fact in sorted(facts)) or s.nothing
+        told = [self._statement(f) if f in facts else self._lost(f) for f in sorted(facts | self._dropped)]
+        text = s.separator.join(statement for statement in told if statement) or s.nothing
         todo = self._todo()
         if todo and s.open:
             # The query of a later hop names what an earlier one found, so only an objective's next hop is told.
             nexts = [fact for fact in todo if fact[1] == 0 or (fact[0], fact[1] - 1) in self._asked]
-            text += s.open.format(queries=s.separator.join(self._query(fact) for fact in nexts))
+            text += s.open.format(queries=s.open_separator.join(self._query(fact) for fact in nexts))
         return text
 
     def answer(self, facts: set[Fact]) -> str:
         """The answer that `facts` allow: the last hop of each objective, or `unknown`."""
         s = self._settings
         lasts = [(i, len(hops) - 1) for i, hops in enumerate(self._plan.finds)]
-        return s.joiner.join(self._plan.finds[i][h] if (i, h) in facts else s.unknown for i, h in lasts)
+        if s.omit_unknown and not any(last in facts for last in lasts):
+            return s.unknown
+        parts = [self._plan.finds[i][h] if (i, h) in facts else s.unknown for i, h in lasts]
+        return s.joiner.join(part for part, last in zip(parts, lasts, strict=True) if last in facts or not s.omit_unknown)
 
 
 def encode_turn(codec: Codec, pairs: Sequence[tuple[str, str]]) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -30,6 +31,7 @@ def rollout_facts(
         "f1": answer.f1 if answer else None,
         "sub_em": answer.sub_em if answer else None,
         "mean_em": answer.mean_em if answer else None,
+        "mean_f1": answer.mean_f1 if answer else None,
         "format_ok": outcome.format_ok,
         "violations": dict(outcome.violations),
         "is_error": trajectory.is_error,
@@ -41,9 +43,7 @@ def rollout_facts(
         "note_statuses": dict(Counter(str(turn.parsed.note_status) for turn in trajectory.turns[1:])),
         "note_tokens": [len(turn.note_ids) for turn in trajectory.turns if turn.note_ids is not None],
         "notes": [
-            {"turn": n.turn, "r": n.r, "p_mem": n.p_mem, "p_full": n.p_full, "p_mem_raw": n.p_mem_raw}
-            | {"gold_tokens": n.gold_tokens, "kept_mem": n.kept_mem, "reason": n.reason}
-            for n in notes
+            dataclasses.asdict(n) for n in notes
         ],
         "generated_tokens": trajectory.generated_tokens,
         "peak_context_tokens": trajectory.peak_context_tokens,
@@ -72,6 +72,7 @@ def aggregate(facts: Sequence[Facts], stops: Sequence[StopReason]) -> dict[str, 
         "f1": mean(f["f1"] for f in sound),
         "sub_em": mean(f["sub_em"] for f in sound),
         "mean_em": mean(f["mean_em"] for f in sound),
+        "mean_f1": mean(f["mean_f1"] for f in sound),
         "format_ok": mean(float(f["format_ok"]) for f in sound),
         "turns": mean(f["num_turns"] for f in sound),
         "searches": mean(f["actions"].get("search", 0) for f in sound),
@@ -97,7 +98,7 @@ def aggregate(facts: Sequence[Facts], stops: Sequence[StopReason]) -> dict[str, 
         out[f"note/no_signal/{reason}"] = float(count)
     kept, gold = sum(n["kept_mem"] for n in notes), sum(n["gold_tokens"] for n in notes)
     out["memory/gold_kept"] = kept / gold if gold else None
-    for name in ("p_mem", "p_mem_raw", "p_full", "r"):
+    for name in ("p_mem", "p_mem_raw", "p_full", "p_full_raw", "r"):
         out[f"memory/{name}"] = mean(n[name] for n in notes)
         for turn in sorted({n["turn"] for n in notes}):
             value = mean(n[name] for n in notes if n["turn"] == turn)

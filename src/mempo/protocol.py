@@ -112,9 +112,9 @@ class ParsedTurn:
     def is_answer(self) -> bool:
         return self.action is not None and self.action.kind == "answer"
 
-    def without_note(self) -> ParsedTurn:
-        """The same turn with its note refused for being too long."""
-        violations = self.violations | {"memory_present"}
+    def without_note(self, note_rule: Presence = "required") -> ParsedTurn:
+        """The same turn with its note refused for being too long; that breaks a rule only where a note is due."""
+        violations = self.violations | {"memory_present"} if note_rule == "required" else self.violations
         return replace(self, note=None, note_status=NoteStatus.TRUNCATED, violations=violations)
 
 
@@ -203,13 +203,14 @@ def clean(s: Scan, turn_index: int, grammar: TurnGrammar) -> bool:
 
     Closing tags that close nothing are the business of `balanced` alone.
     """
-    outside, position = "", 0
+    outside, position = [], 0
     for e in s.elements:
         if e.depth == 0:
-            outside += s.text[position : e.start]
+            outside.append(s.text[position : e.start])
             position = e.end
-    outside += s.text[position:]
-    stray = _TAG.sub("", outside).strip()
+    outside.append(s.text[position:])
+    # Piece by piece: `</me` and `m>` on either side of a tag are no closing tag together.
+    stray = any(_TAG.sub("", piece).strip() for piece in outside)
     empty = any(e.closed and not e.inner(s.text).strip() for e in s.elements)
     return not stray and not empty and all(e.tag != "tool_response" for e in s.elements)
 

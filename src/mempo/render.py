@@ -152,9 +152,10 @@ class Renderer:
             raise UserError("the chat template repeats or drops contents, so it cannot be used; set prompt.template to plain")
         head, tail = first.split(question)
         before, after = whole.split(assistant)[1].split(observation)
-        reply = "<think>a thought</think><search>a query</search>"
-        wanted = self._apply(["Q", reply, "<tool_response>R</tool_response>"])
-        ours = f"{head}Q{tail}{reply}{before}<tool_response>R</tool_response>{after}"
+        opener = _split_open_think(tail)[1]  # then the reply's own text begins behind it
+        reply = "a thought</think><search>a query</search>"
+        wanted = self._apply(["Q", (opener or "<think>") + reply, "<tool_response>R</tool_response>"])
+        ours = f"{head}Q{tail}{'' if opener else '<think>'}{reply}{before}<tool_response>R</tool_response>{after}"
         if ours != wanted:
             self.difference = (
                 "the chat template rewrites earlier turns (many drop old thoughts or add an empty one); "

@@ -13,6 +13,7 @@ import json
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -33,11 +34,14 @@ class Encoded:
 class Decoded:
     """Text of ids. `starts[i]` is the first character of token i, `starts[-1] == len(text)`.
 
-    A token that ends in the middle of a character owns nothing of it: the character belongs to the token it starts in.
+    A character that several tokens share (bytes of one letter) counts as the start of all of them but the first, which
+    may begin before it. `edges` are the characters before which a token ends and the next begins: where a letter is
+    shared there is none.
     """
 
     text: str
     starts: tuple[int, ...]
+    edges: frozenset[int]
 
     def tokens_of(self, start_char: int, end_char: int) -> Span | None:
         """The tokens whose first character lies in `[start_char, end_char)`; None when there are none."""
@@ -45,7 +49,7 @@ class Decoded:
         return (first, last) if first < last else None
 
     def is_token_edge(self, char: int) -> bool:
-        return char in self.starts
+        return char in self.edges
 
 
 class Codec:
@@ -69,7 +73,10 @@ class Codec:
             )
         self.tokenizer = tokenizer
         self.eos_id: int = int(tokenizer.eos_token_id)
-        self._trusted: Tokenizer = backend
+        # A copy: a tokenizer saved after training often brings truncation and padding along, or is given them later.
+        self._trusted = Tokenizer.from_str(backend.to_str())
+        self._trusted.no_truncation()
+        self._trusted.no_padding()
         self.added_ids = frozenset(backend.get_added_tokens_decoder())
         self._outside = _without_added_tokens(backend)
         self._anchor: tuple[int, str] | None = None
@@ -77,7 +84,8 @@ class Codec:
 
     @property
     def size(self) -> int:
-        return self._trusted.get_vocab_size(with_added_tokens=True)
+        """One more than the largest id; vocabularies may have holes."""
+        return max(self._trusted.get_vocab(with_added_tokens=True).values()) + 1
 
     # --- text to ids -----------------------------------------------------------------------------------------------
 
@@ -151,7 +159,9 @@ class Codec:
         """
         if token_id not in self._pieces:
             if self._anchor is None:
-                anchor = self.encode_outside("a")[0]
+                # Small vocabularies may not know the letter at all.
+                ordinary = (i for i in range(self.size) if i not in self.added_ids)
+                anchor = next(chain(self.encode_outside("a"), ordinary), self.eos_id)
                 self._anchor = (anchor, self.decode([anchor]))
             anchor_id, anchor_text = self._anchor
             both = self.decode([anchor_id, token_id])
@@ -167,18 +177,20 @@ class Codec:
             starts.append(position)
         quick = "".join(self.piece(i, first=k == 0) for k, i in enumerate(ids))
         if quick == text and "�" not in quick:
-            return Decoded(text, tuple(starts))
-        return Decoded(text, self._starts_by_prefixes(ids, text))
+            return Decoded(text, tuple(starts), frozenset(starts))
+        return self._decoded_by_prefixes(ids, text)
 
-    def _starts_by_prefixes(self, ids: Sequence[int], text: str) -> tuple[int, ...]:
+    def _decoded_by_prefixes(self, ids: Sequence[int], text: str) -> Decoded:
         """Exact and slow: decode growing prefixes and see how far each agrees with the whole text."""
-        starts = [0]
+        starts, edges = [0], {0, len(text)}
         for n in range(1, len(ids)):
             prefix = self.decode(ids[:n])
-            agreed = len(prefix) if text.startswith(prefix) else _common_prefix(prefix, text)
-            starts.append(max(starts[-1], agreed))
+            whole = text.startswith(prefix)
+            starts.append(max(starts[-1], len(prefix) if whole else _common_prefix(prefix, text)))
+            if whole:
+                edges.add(len(prefix))
         starts.append(len(text))
-        return tuple(starts)
+        return Decoded(text, tuple(starts), frozenset(edges))
 
 
 def _common_prefix(a: str, b: str) -> int:

@@ -60,6 +60,8 @@ class BatchingSampler:
         return await future
 
     def _start_if_due(self) -> None:
+        # Requests of rollouts that were cancelled (another one raised) are nobody's.
+        self._pending = [pending for pending in self._pending if not pending.future.done()]
         if self._busy or not self._pending:
             return
         if self._schedule == "lockstep" and len(self._pending) < self._under_way:

@@ -9,10 +9,13 @@ from typing import Any, Literal
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.utils import logging as transformers_logging
 
 from mempo.errors import UserError
 from mempo.settings import Settings
 from mempo.tokens import Codec
+
+transformers_logging.disable_progress_bar()  # checkpoints are written while our own bar is shown
 
 
 class ModelSettings(Settings):
@@ -145,11 +148,19 @@ def backbone_hidden(model: PreTrainedModel, input_ids: torch.Tensor) -> torch.Te
 
 @torch.no_grad()
 def _has_plain_head(model: PreTrainedModel) -> bool:
-    """Some families scale or cap logits behind the head. They take the slow road: all logits, then a choice."""
+    """Some families scale or cap logits behind the head. They take the slow road: all logits, then a choice.
+
+    A cap does nothing to small logits, such as those of a model that was just made, so the check makes them large.
+    """
     ids = torch.arange(4, device=model.device)[None] % model.config.get_text_config().vocab_size
-    whole = model(input_ids=ids, use_cache=False).logits.float()
     head: Any = model.get_output_embeddings()
-    ours = head(backbone_hidden(model, ids)).float()
+    hidden = backbone_hidden(model, ids)
+    scale = 1000 / head(hidden).float().abs().max().clamp(min=1e-6)
+    hook = head.register_forward_hook(lambda module, inputs, output: output * scale.to(output.dtype))
+    try:
+        whole, ours = model(input_ids=ids, use_cache=False).logits.float(), head(hidden).float()
+    finally:
+        hook.remove()
     return whole.shape == ours.shape and torch.allclose(whole, ours, rtol=1e-3, atol=1e-3)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from safetensors.torch import load_file, save_file
 
 from mempo.settings import Settings
@@ -17,6 +18,10 @@ from mempo.settings import Settings
 class OptimSettings(Settings):
     """The optimizer of one stage."""
 
+    kind: Literal["adamw", "muon"] = "adamw"
+    """`muon` steps the matrices inside the layers with torch's Muon, and everything else with AdamW."""
+    muon_lr: float = Field(default=0.02, gt=0, allow_inf_nan=False)
+    """Peak learning rate of Muon; it follows the same warm-up and schedule as `lr`."""
     lr: float = Field(default=1e-6, gt=0, allow_inf_nan=False)
     """Peak learning rate."""
     warmup_steps: int = Field(default=0, ge=0)
@@ -32,6 +37,12 @@ class OptimSettings(Settings):
     micro_batch_tokens: int = Field(default=16_384, ge=1)
     """Padded tokens of one forward and backward pass; changes memory and speed, never the result."""
 
+    @model_validator(mode="after")
+    def _nothing_idle(self) -> OptimSettings:
+        if self.kind != "muon" and self.muon_lr != type(self).model_fields["muon_lr"].default:
+            raise ValueError(f"muon_lr does nothing with kind {self.kind}: set kind to muon")
+        return self
+
 
 def learning_rate(settings: OptimSettings, step: int, total_steps: int) -> float:
     """The rate of step `step` (0-based): a function of the step alone, so a resumed run has the same."""
@@ -44,14 +55,68 @@ def learning_rate(settings: OptimSettings, step: int, total_steps: int) -> float
     return settings.lr * (settings.min_lr_ratio + (1 - settings.min_lr_ratio) * share)
 
 
-def make_optimizer(model: torch.nn.Module, settings: OptimSettings) -> torch.optim.AdamW:
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    return torch.optim.AdamW(
-        parameters, lr=settings.lr, betas=(settings.beta1, settings.beta2), weight_decay=settings.weight_decay
+class CombinedOptimizer:
+    """Several torch optimizers as one; parameters are numbered through."""
+
+    def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
+        self._parts = tuple(parts)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return [group for part in self._parts for group in part.param_groups]
+
+    def step(self) -> None:
+        for part in self._parts:
+            part.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for part in self._parts:
+            part.zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[int, Any] = {}
+        for first, part in self._numbered():
+            state.update({first + index: entries for index, entries in part.state_dict()["state"].items()})
+        return {"state": state}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for first, part in self._numbered():
+            whole = part.state_dict()
+            count = sum(len(group["params"]) for group in whole["param_groups"])
+            found = state_dict["state"]
+            whole["state"] = {i - first: entries for i, entries in found.items() if first <= i < first + count}
+            part.load_state_dict(whole)
+
+    def _numbered(self) -> Iterator[tuple[int, torch.optim.Optimizer]]:
+        first = 0
+        for part in self._parts:
+            yield first, part
+            first += sum(len(group["params"]) for group in part.param_groups)
+
+
+AnyOptimizer = torch.optim.Optimizer | CombinedOptimizer
+
+
+def make_optimizer(model: torch.nn.Module, settings: OptimSettings) -> AnyOptimizer:
+    """The optimizer of all trainable parameters. `lr_scale` of a group times the step's rate is the group's rate."""
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    matrices = [p for name, p in named if settings.kind == "muon" and p.ndim == 2 and "layers." in name]
+    inside = {id(p) for p in matrices}
+    adamw = torch.optim.AdamW(
+        [p for _, p in named if id(p) not in inside],
+        lr=settings.lr,
+        betas=(settings.beta1, settings.beta2),
+        weight_decay=settings.weight_decay,
     )
+    if not matrices:
+        return adamw
+    muon = torch.optim.Muon(matrices, lr=settings.muon_lr, weight_decay=settings.weight_decay)
+    for group in muon.param_groups:
+        group["lr_scale"] = settings.muon_lr / settings.lr
+    return CombinedOptimizer([muon, adamw])
 
 
-def save_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
+def save_optimizer(optimizer: AnyOptimizer, path: Path) -> None:
     """Tensors by parameter number and name; plain numbers as JSON in the header."""
     state = optimizer.state_dict()["state"]
     tensors: dict[str, torch.Tensor] = {}
@@ -65,7 +130,7 @@ def save_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
     save_file(tensors, path, metadata={"numbers": json.dumps(numbers)})
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
+def load_optimizer(optimizer: AnyOptimizer, path: Path) -> None:
     """Undo `save_optimizer`."""
     from safetensors import safe_open
 

@@ -52,7 +52,9 @@ def generate_batch(
             watcher.add(token, logprob)
         if all(watcher.stop is not None for watcher in watchers):
             break
-        last_positions = last_positions + 1
+        # Rows that have ended are fed along but stay where they are: their positions must not run out of the window.
+        alive = torch.tensor([[int(watcher.stop is None)] for watcher in watchers], device=device)
+        last_positions = last_positions + alive
         logits = forward_cached(policy.model, cache, tokens[:, None], mask[:, : width + step + 1], last_positions)
     return [watcher.generation() for watcher in watchers]
 
@@ -117,7 +119,8 @@ class StopWatcher:
 
         Every token but one inside a character adds a character at least, so the last `4 * reach` tokens hold it.
         """
-        if not self._last_chars.intersection(self._codec.piece(token)):
+        piece = self._codec.piece(token)
+        if "\ufffd" not in piece and not self._last_chars.intersection(piece):
             return False
         tail = self._codec.decode(self._ids[-4 * self._reach :])
         if not any(stop in tail for stop in self._sampling.stop):

@@ -53,12 +53,11 @@ class TokenBatch:
         )
 
     def logprobs(self, policy: Policy) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probs of the targets at the sampling temperature, and the entropy there; both `[picked]`."""
+        """Log-probs of the targets `[picked]` and of the whole vocabulary `[picked, vocabulary]`, at the sampling
+        temperature."""
         logits = logits_at(policy, self.input_ids, self.rows, self.positions) / self.temperature[:, None]
         logprobs = torch.log_softmax(logits, dim=-1)
-        with torch.no_grad():
-            entropy = -(logprobs.exp() * logprobs).sum(-1)
-        return logprobs.gather(1, self.targets[:, None])[:, 0], entropy
+        return logprobs.gather(1, self.targets[:, None])[:, 0], logprobs
 
 
 class Updater:
@@ -91,7 +90,9 @@ class Updater:
         self.optimizer.zero_grad(set_to_none=True)
         for part in self._parts([r.row for r in rows]):
             batch = TokenBatch.of([rows[i].row for i in part], self.policy.device)
-            logp_new, entropy = batch.logprobs(self.policy)
+            logp_new, every = batch.logprobs(self.policy)
+            with torch.no_grad():
+                entropy = torch.special.entr(every.exp()).sum(-1)  # 0 where the probability is
             logp_ref = None
             if self._reference is not None:
                 with torch.no_grad():
@@ -112,8 +113,13 @@ class Updater:
         return {**{f"update/{name}": value for name, value in totals.items()}, **self._apply(lr)}
 
     def sft_step(self, rows: Sequence[Row], lr: float) -> dict[str, float]:
-        """One step of maximum likelihood on the generated tokens of `rows`, every token counting the same."""
+        """One step of maximum likelihood on the generated tokens of `rows`, every token counting the same.
+
+        Without a generated token there is nothing to do: no step, and the metrics say so.
+        """
         total = sum(row.generated_tokens for row in rows)
+        if not total:
+            return {"tokens": 0.0, "update/skipped": 1.0}
         loss_sum = 0.0
         self.optimizer.zero_grad(set_to_none=True)
         for part in self._parts(rows):
@@ -143,7 +149,7 @@ class Updater:
         finite = math.isfinite(norm)
         if finite:
             for group in self.optimizer.param_groups:
-                group["lr"] = lr
+                group["lr"] = lr * group.get("lr_scale", 1.0)
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return {"update/grad_norm": norm, "update/lr": lr, "update/skipped": float(not finite)}

@@ -44,6 +44,8 @@ class EvalSetup:
     memory: MemorySettings
     seed: int
     custom_score: CustomScore | None = None
+    window: int | None = None
+    """The most tokens that the scorer's model can see."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,8 @@ def evaluate(
     trajectories = asyncio.run(run_rollouts(setup.agent, setup.sampler, jobs, decoding))
     notes = [[] for _ in trajectories]
     if setup.scorer is not None:
-        notes = score_notes(asked, trajectories, setup.agent.renderer.codec, setup.scorer, setup.memory)
+        codec = setup.agent.renderer.codec
+        notes = score_notes(asked, trajectories, codec, setup.scorer, setup.memory, setup.window)
     facts = []
     for question, trajectory, scored in zip(asked, trajectories, notes, strict=True):
         outcome = outcome_score(question, trajectory, setup.outcome, setup.custom_score)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from mempo.interfaces import ToolResult
 from mempo.retrieval.types import Retriever
 from mempo.settings import Settings
@@ -11,8 +13,8 @@ from mempo.tools.retrying import RetrySettings, Unavailable, bad_call, call_with
 class AccessSettings(Settings):
     """Settings of the page tool."""
 
-    max_url_chars: int = 2000
-    max_page_chars: int = 20_000
+    max_url_chars: int = Field(default=2000, ge=1)
+    max_page_chars: int = Field(default=20_000, ge=1)
     """A longer page is cut before it is tokenised."""
     retry: RetrySettings = RetrySettings()
 

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
+from pydantic import Field
+
 from mempo.interfaces import ToolErrorKind, ToolResult
 from mempo.settings import Settings
 
@@ -15,11 +17,11 @@ T = TypeVar("T")
 class RetrySettings(Settings):
     """How often a failing tool is asked again, and how long to wait."""
 
-    tries: int = 5
+    tries: int = Field(default=5, ge=1)
     """Attempts in all, the first included."""
-    backoff_s: float = 0.5
+    backoff_s: float = Field(default=0.5, ge=0)
     """Wait before the second attempt; doubled each time."""
-    max_backoff_s: float = 8.0
+    max_backoff_s: float = Field(default=8.0, ge=0)
 
 
 class Unavailable(Exception):
@@ -41,7 +43,7 @@ async def call_with_retries(call: Callable[[], T], settings: RetrySettings) -> T
                 raise Unavailable(f"{settings.tries} tries failed; the last: {type(error).__name__}: {error}") from error
         await asyncio.sleep(min(wait_s, settings.max_backoff_s))
         wait_s *= 2
-    raise Unavailable("no attempt was allowed")
+    raise AssertionError("unreachable: tries >= 1")
 
 
 def bad_call(notice: str) -> ToolResult:

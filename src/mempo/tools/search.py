@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field, field_validator
+
 from mempo.interfaces import ToolResult
 from mempo.retrieval.types import Hit, Retriever
 from mempo.settings import Settings
@@ -13,13 +15,25 @@ _CACHE_SIZE = 20_000
 class SearchSettings(Settings):
     """Settings of the search tool. The budget in tokens is `limits.max_obs_tokens`: the loop cuts, the tool does not."""
 
-    top_k: int = 5
+    top_k: int = Field(default=5, ge=1)
     passage: str = "[{n}] {title}\n{text}"
     """How a passage is shown; `{n}`, `{title}`, `{text}` and `{url}` are filled in."""
-    max_query_chars: int = 2000
-    max_passage_chars: int = 5000
+    max_query_chars: int = Field(default=2000, ge=1)
+    max_passage_chars: int = Field(default=5000, ge=1)
     """A longer passage is cut before it is tokenised."""
     retry: RetrySettings = RetrySettings()
+
+    @field_validator("passage")
+    @classmethod
+    def _known_fields(cls, value: str) -> str:
+        try:
+            value.format(n=1, title="", text="", url="")
+        except (KeyError, IndexError, ValueError, AttributeError) as error:
+            raise ValueError(
+                f"passage {value!r} cannot be filled in ({type(error).__name__}: {error}); it may hold {{n}}, {{title}}, "
+                "{text} and {url}"
+            ) from error
+        return value
 
 
 class SearchTool:

@@ -82,7 +82,7 @@ def assign_credit(
             "credit/memory_abs": mean(of_memory),
             "credit/zero_spread_groups": flat_groups / groups if groups else None,
             "credit/lone_groups": float(lone_groups),
-            "credit/pool_fallbacks": float(fallbacks),
-            "credit/silent_notes": float(silent_notes),
+            "credit/pool_fallbacks": None if custom else float(fallbacks),
+            "credit/silent_notes": None if custom else float(silent_notes),
         },
     )

@@ -124,7 +124,7 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
             notes = [[] for _ in trajectories]
             if settings.memory_signal:
                 codec = setup.agent.renderer.codec
-                notes = score_notes(questions, trajectories, codec, setup.scorer, setup.memory)
+                notes = score_notes(questions, trajectories, codec, setup.scorer, setup.memory, policy.window)
             clock.lap("memory_reward")
 
             credit = assign_credit(
@@ -147,7 +147,7 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
             stops = [trajectory.stop for trajectory in trajectories]
             metrics = {**aggregate(facts, stops), **credit.metrics, **updates, **clock.seconds}
             if settings.log_rollouts_every and (step + 1) % settings.log_rollouts_every == 0:
-                save_rollouts(run.rollouts("rl", step + 1), trajectories, facts, credit.tokens)
+                save_rollouts(run.rollouts(step + 1), trajectories, facts, credit.tokens)
             run.log("rl", step + 1, metrics)
             progress.step(step + 1, metrics)
             if (step + 1) % settings.save_every == 0 or step + 1 == settings.steps:

@@ -12,13 +12,13 @@ from pathlib import Path
 import torch
 
 from mempo.engine.model import Policy, save_policy
-from mempo.engine.optimizer import load_optimizer, save_optimizer
+from mempo.engine.optimizer import AnyOptimizer, load_optimizer, save_optimizer
 from mempo.errors import UserError
 from mempo.runs.folder import Checkpoint, RunFolder
 
 
 def save_state(
-    run: RunFolder, stage: str, step: int, policy: Policy, optimizer: torch.optim.Optimizer, keep: int = 2
+    run: RunFolder, stage: str, step: int, policy: Policy, optimizer: AnyOptimizer, keep: int = 2
 ) -> Path:
     """Write a whole checkpoint after `step` steps of `stage`."""
 
@@ -31,7 +31,7 @@ def save_state(
     return run.save_checkpoint(stage, step, write, keep)
 
 
-def load_optimizer_state(checkpoint: Checkpoint, optimizer: torch.optim.Optimizer) -> int:
+def load_optimizer_state(checkpoint: Checkpoint, optimizer: AnyOptimizer) -> int:
     """Restore the optimizer; returns the number of steps done.
 
     Raises:

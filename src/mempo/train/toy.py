@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -31,14 +32,19 @@ _PIECES = r"\d+ |[a-z][a-z ]* of |[:;] |\n|[^:;\n]+|[:;]"
 class ToySettings(Settings):
     """Shape and warm-up of the toy policy."""
 
-    hidden_size: int = 64
-    layers: int = 2
-    heads: int = 2
-    init_range: float = 0.12
-    window_tokens: int = 1024
-    warmup_steps: int = Field(default=450, ge=0)
+    hidden_size: int = Field(default=64, ge=8)
+    layers: int = Field(default=2, ge=2)
+    heads: int = Field(default=4, ge=1)
+    head_size: int = Field(default=32, ge=4, multiple_of=2)
+    init_range: float = Field(default=0.12, gt=0)
+    rope_theta: float = Field(default=100.0, gt=1)
+    """Base of the rotary frequencies: small, because contexts are short."""
+    look_back: float = Field(default=3.0, ge=0)
+    """How strongly the heads of the first layer begin by looking one, two, three … tokens back; 0 leaves them random."""
+    window_tokens: int = Field(default=1024, ge=64)
+    warmup_steps: int = Field(default=200, ge=0)
     """SFT steps of copying alone; they count among `sft.steps`."""
-    copy_share: float = Field(default=0.4, ge=0, lt=1)
+    copy_share: float = Field(default=0.3, ge=0, lt=1)
     """Share of copying rows in the steps that follow."""
     copy_rows: int = Field(default=64, ge=1)
     """Rows of a step of copying alone."""
@@ -76,6 +82,9 @@ def toy_policy(codec: Codec, settings: ToySettings, seed: int) -> Policy:
         num_hidden_layers=settings.layers,
         num_attention_heads=settings.heads,
         num_key_value_heads=settings.heads,
+        head_dim=settings.head_size,
+        attention_bias=True,
+        rope_parameters={"rope_theta": settings.rope_theta, "rope_type": "default"},
         max_position_embeddings=settings.window_tokens,
         tie_word_embeddings=True,
         initializer_range=settings.init_range,
@@ -85,23 +94,51 @@ def toy_policy(codec: Codec, settings: ToySettings, seed: int) -> Policy:
     )
     model = LlamaForCausalLM(config)
     torch.set_rng_state(state)
+    if settings.look_back:
+        _look_back(model, settings)
     return wrap_policy(model, codec)
 
 
+@torch.no_grad()
+def _look_back(model: LlamaForCausalLM, settings: ToySettings) -> None:
+    """Let head h of the first layer begin by looking h + 1 tokens back.
+
+    To copy, a model must know what stood before each token. Heads that look back are slow to form from nothing; with
+    rotary positions two constant biases make one: scores depend on R(n - m) alone, so a query turned back by h + 1 steps
+    answers best to a key h + 1 tokens earlier. Training goes on from there; nothing is frozen.
+    """
+    size, half = settings.head_size, settings.head_size // 2
+    turn = settings.rope_theta ** (-torch.arange(half) * 2 / size)  # radians per token of each pair
+    strength = settings.look_back * (size**0.5 / half) ** 0.5
+    attention: Any = model.model.layers[0].self_attn
+    for head in range(settings.heads):
+        dims, back = slice(head * size, (head + 1) * size), turn * (head + 1)
+        attention.k_proj.bias[dims] = strength * torch.cat([torch.ones(half), torch.zeros(half)])
+        attention.q_proj.bias[dims] = strength * torch.cat([back.cos(), -back.sin()])
+        attention.q_proj.weight[dims] *= 0.3  # what tokens are matters little at first
+        attention.k_proj.weight[dims] *= 0.3
+
+
+_CHUNKS, _CHUNK_TOKENS, _REPEATS = (2, 4), (2, 5), 3
+
+
 def copy_rows(codec: Codec, count: int, rng: random.Random) -> list[Row]:
-    """Rows `chunk sep chunk sep … | the same chunks in another order`, loss on what can be known: all but the first token of
-    a copied chunk."""
+    """Rows `chunk sep chunk sep …`, then the same chunks three times more, each time in another order.
+
+    The loss is on what can be known: all but the first token of a copied chunk.
+    """
     tokens = copyable(codec)
     separator = codec.encode_trusted("\n")[0]
     rows = []
     for _ in range(count):
-        chunks = [rng.choices(tokens, k=rng.randint(2, 5)) for _ in range(rng.randint(3, 10))]
+        chunks = [rng.choices(tokens, k=rng.randint(*_CHUNK_TOKENS)) for _ in range(rng.randint(*_CHUNKS))]
         ids = [i for chunk in chunks for i in (*chunk, separator)]
-        rng.shuffle(chunks)
-        segments = []
-        for chunk in chunks:
-            segments.append(Segment(len(segments), len(ids) + 1, len(ids) + len(chunk) + 1))
-            ids += [*chunk, separator]
+        segments: list[Segment] = []
+        for _ in range(_REPEATS):
+            rng.shuffle(chunks)
+            for chunk in chunks:
+                segments.append(Segment(len(segments), len(ids) + 1, len(ids) + len(chunk) + 1))
+                ids += [*chunk, separator]
         rows.append(Row(0, tuple(ids), tuple(segments)))
     return rows
 

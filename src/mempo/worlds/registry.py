@@ -13,7 +13,7 @@ from mempo.interfaces import World
 from mempo.worlds.atlas import EVERYTHING, TOY, AtlasWorld, Subset
 
 
-def _atlas(**options: Any) -> AtlasWorld:
+def make_atlas(**options: Any) -> AtlasWorld:
     """Options: `rendering`, `forms`, `subset` (`everything`, `toy`, or a mapping of `Subset`'s fields), `test_fraction`."""
     subset = options.pop("subset", "everything")
     if isinstance(subset, Mapping):
@@ -30,7 +30,7 @@ def _atlas(**options: Any) -> AtlasWorld:
     return AtlasWorld(subset=chosen, **{k: tuple(v) if isinstance(v, list) else v for k, v in options.items()})
 
 
-_WORLDS: dict[str, Callable[..., World]] = {"atlas": _atlas}
+_WORLDS: dict[str, Callable[..., World]] = {"atlas": make_atlas}
 _OPTIONS = {"atlas": ("rendering", "forms", "subset", "test_fraction")}
 
 

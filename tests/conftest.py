@@ -1,0 +1,1 @@
+import mempo  # noqa: F401 - sets the OpenMP choices before torch loads

@@ -1,0 +1,282 @@
+"""Generation: log-probs are those of a plain forward, a sample does not depend on its neighbours, stops are exact."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from mempo.engine.model import Policy
+from mempo.engine.sampler import StopWatcher, generate_batch
+from mempo.interfaces import Generation, SamplingParams
+from mempo.tokens import Codec
+from mempo.trajectory import GenerationStop
+from tests.tiny import FAMILIES, make_codec, tiny_llama, tiny_model
+
+CODEC = make_codec()
+PROMPTS = [(5, 6, 7), (8, 9, 10, 11, 12, 13, 14), (15,), (16, 17, 18, 19)]
+
+
+def params(seed: int = 1, max_new_tokens: int = 12, **changes: object) -> SamplingParams:
+    return SamplingParams(max_new_tokens, seed=seed, **changes)  # type: ignore[arg-type]
+
+
+def plain_logprobs(policy: Policy, prompt: tuple[int, ...], ids: tuple[int, ...], temperature: float) -> list[float]:
+    with torch.no_grad():
+        logits = policy.model(input_ids=torch.tensor([prompt + ids])).logits[0].double() / temperature
+    logprobs = torch.log_softmax(logits, -1)
+    return [float(logprobs[len(prompt) + k - 1, token]) for k, token in enumerate(ids)]
+
+
+class Puppet:
+    """A model whose next token is given: the same for all rows, one list a step."""
+
+    def __init__(self, policy: Policy, tokens: list[int]) -> None:
+        self.steps = 0
+        self._tokens = tokens
+        self._size = policy.model.get_output_embeddings().weight.shape[0]
+
+    def __call__(self, model: object, cache: object, ids: torch.Tensor, *rest: object) -> torch.Tensor:
+        logits = torch.zeros(ids.shape[0], self._size)
+        logits[:, self._tokens[min(self.steps, len(self._tokens) - 1)]] = 50.0
+        self.steps += 1
+        return logits
+
+
+def puppet_says(monkeypatch: pytest.MonkeyPatch, codec: Codec, ids: list[int], **changes: object) -> Generation:
+    policy = tiny_llama(codec)
+    monkeypatch.setattr("mempo.engine.sampler.forward_cached", Puppet(policy, ids))
+    return generate_batch(policy, [(5, 6)], [params(**{"max_new_tokens": 30, **changes})])[0]  # type: ignore[arg-type]
+
+
+# --- log-probs and neighbours --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt_neox", "gpt2", "gemma2"])
+def test_logprobs_are_those_of_a_plain_forward(family: str) -> None:
+    policy = tiny_model(family, CODEC)
+    temperatures = (1.0, 0.6, 1.5, 1.0)
+    sampling = [params(n, temperature=t) for n, t in enumerate(temperatures)]
+    found = generate_batch(policy, PROMPTS, sampling)
+    for prompt, generation, temperature in zip(PROMPTS, found, temperatures, strict=True):
+        plain = plain_logprobs(policy, prompt, generation.ids, temperature)
+        np.testing.assert_allclose(generation.logprobs, plain, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])
+def test_a_sample_is_the_same_alone_and_in_a_batch(family: str) -> None:
+    policy = tiny_model(family, CODEC)
+    sampling = [params(n, max_new_tokens=6 + 3 * n) for n in range(4)]
+    together = generate_batch(policy, PROMPTS, sampling)
+    for prompt, one, generation in zip(PROMPTS, sampling, together, strict=True):
+        (alone,) = generate_batch(policy, [prompt], [one])
+        assert alone.ids == generation.ids
+        assert alone.stop is generation.stop
+        np.testing.assert_allclose(alone.logprobs, generation.logprobs, rtol=0, atol=1e-5)
+
+
+def test_the_order_of_a_batch_does_not_matter() -> None:
+    policy = tiny_llama(CODEC)
+    sampling = [params(n) for n in range(4)]
+    forth = generate_batch(policy, PROMPTS, sampling)
+    back = generate_batch(policy, PROMPTS[::-1], sampling[::-1])
+    assert [g.ids for g in forth] == [g.ids for g in back[::-1]]
+
+
+def test_noise_is_the_requests_own() -> None:
+    policy = tiny_llama(CODEC)
+    same = generate_batch(policy, [PROMPTS[0]] * 2, [params(3), params(3)])
+    assert same[0].ids == same[1].ids
+    different = generate_batch(policy, [PROMPTS[0]] * 8, [params(n) for n in range(8)])
+    assert len({g.ids for g in different}) > 1
+    fresh = [SamplingParams(12, seed=None)] * 8
+    assert len({g.ids for g in generate_batch(policy, [PROMPTS[0]] * 8, fresh)}) > 1
+
+
+def test_torchs_own_generator_is_not_used() -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    generate_batch(tiny_llama(CODEC), PROMPTS[:1], [params()])
+    torch.manual_seed(0)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_rows_that_have_ended_do_not_run_out_of_the_window() -> None:
+    # Learned positions end with the window: a long prompt with a short turn must not be pushed over it by a neighbour.
+    policy = tiny_model("gpt2", CODEC, n_positions=16)
+    long, short = tuple(range(5, 18)), (5,)
+    sampling = [params(1, max_new_tokens=3), params(2, max_new_tokens=15)]
+    together = generate_batch(policy, [long, short], sampling)
+    assert [len(g.ids) for g in together] == [3, 15]
+    for prompt, one, generation in zip((long, short), sampling, together, strict=True):
+        assert generate_batch(policy, [prompt], [one])[0].ids == generation.ids
+
+
+# --- the distribution ----------------------------------------------------------------------------------------------
+
+
+def sampled_tokens(count: int, **changes: object) -> tuple[Counter[int], torch.Tensor]:
+    """First tokens of many samples of one prompt, and the distribution they come from."""
+    policy = tiny_llama(CODEC, initializer_range=0.5)
+    prompt = (5, 6, 7)
+    sampling = [params(n, max_new_tokens=1, **changes) for n in range(count)]
+    found = Counter(g.ids[0] for g in generate_batch(policy, [prompt] * count, sampling))
+    with torch.no_grad():
+        logits = policy.model(input_ids=torch.tensor([prompt])).logits[0, -1].double()
+    temperature = changes.get("temperature", 1.0)
+    assert isinstance(temperature, float)
+    return found, torch.softmax(logits / temperature, -1)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_samples_follow_the_distribution(temperature: float) -> None:
+    count = 4000
+    found, probs = sampled_tokens(count, temperature=temperature)
+    for token in probs.topk(5).indices.tolist():
+        expected = count * float(probs[token])
+        assert abs(found[token] - expected) < 5 * math.sqrt(expected), token
+
+
+def test_top_k_samples_the_likeliest_alone() -> None:
+    found, probs = sampled_tokens(500, top_k=3)
+    assert set(found) == set(probs.topk(3).indices.tolist())
+
+
+def test_top_p_samples_the_smallest_set_that_reaches_it() -> None:
+    found, probs = sampled_tokens(2000, top_p=0.5)
+    ordered, order = probs.sort(descending=True)
+    size = int((ordered.cumsum(0) < 0.5).sum()) + 1
+    assert set(found) <= set(order[:size].tolist())
+    assert order[size - 1].item() in found or ordered[size - 1] < 0.005
+    found, probs = sampled_tokens(50, top_p=1e-9)
+    assert set(found) == {int(probs.argmax())}, "the likeliest token always stays"
+
+
+def test_filters_do_not_change_the_logprobs() -> None:
+    policy = tiny_llama(CODEC)
+    (generation,) = generate_batch(policy, [PROMPTS[0]], [params(top_k=2, top_p=0.9)])
+    plain = plain_logprobs(policy, PROMPTS[0], generation.ids, 1.0)
+    np.testing.assert_allclose(generation.logprobs, plain, rtol=0, atol=1e-5)
+
+
+def test_filters_are_the_requests_own() -> None:
+    policy = tiny_llama(CODEC)
+    sampling = [params(4), params(4, top_k=1), params(4, temperature=0)]
+    free, top_one, greedy = generate_batch(policy, [PROMPTS[0]] * 3, sampling)
+    assert top_one.ids == greedy.ids
+    assert free.ids == generate_batch(policy, [PROMPTS[0]], [params(4)])[0].ids
+    assert free.ids != greedy.ids
+
+
+def test_greedy_takes_the_likeliest_and_reports_logprobs_at_one() -> None:
+    policy = tiny_llama(CODEC)
+    (generation,) = generate_batch(policy, [PROMPTS[1]], [params(temperature=0)])
+    ids = list(PROMPTS[1])
+    for token in generation.ids:
+        with torch.no_grad():
+            assert token == int(policy.model(input_ids=torch.tensor([ids])).logits[0, -1].argmax())
+        ids.append(token)
+    np.testing.assert_allclose(
+        generation.logprobs, plain_logprobs(policy, PROMPTS[1], generation.ids, 1.0), rtol=0, atol=1e-5
+    )
+
+
+# --- stops ---------------------------------------------------------------------------------------------------------
+
+
+def test_length_stops_each_row_at_its_own_limit() -> None:
+    sampling = [params(n, max_new_tokens=n + 1) for n in range(4)]
+    found = generate_batch(tiny_llama(CODEC), PROMPTS, sampling)
+    for n, generation in enumerate(found):
+        assert len(generation.ids) == n + 1 or generation.stop is GenerationStop.EOS
+
+
+def test_end_of_sequence_is_kept_with_its_logprob(monkeypatch: pytest.MonkeyPatch) -> None:
+    generation = puppet_says(monkeypatch, CODEC, [5, 6, CODEC.eos_id, 7])
+    assert generation.ids == (5, 6, CODEC.eos_id)
+    assert len(generation.logprobs) == 3
+    assert generation.stop is GenerationStop.EOS
+
+
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f != "word_level"])
+@pytest.mark.parametrize("tags", ["none", "added", "special"])
+def test_a_stop_string_is_found_across_token_boundaries(
+    family: str, tags: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codec = make_codec(family, tags)
+    wanted = list(codec.encode_trusted("<search>Paris</search>"))
+    generation = puppet_says(monkeypatch, codec, [*wanted, *codec.encode_trusted(" and")], stop=("</search>",))
+    assert generation.stop is GenerationStop.STOP_STRING
+    assert list(generation.ids) == wanted
+    assert len(generation.logprobs) == len(wanted)
+
+
+def test_a_stop_string_sampled_letter_by_letter_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [i for letter in "q</answer>" for i in CODEC.encode_trusted(letter)]
+    generation = puppet_says(monkeypatch, CODEC, [*ids, 5, 6], stop=("</search>", "</answer>"))
+    assert (list(generation.ids), generation.stop) == (ids, GenerationStop.STOP_STRING)
+
+
+def test_a_token_that_straddles_the_end_of_the_stop_string_is_kept_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    straddling = CODEC.encode_trusted("</mem><think>")
+    assert CODEC.decode(straddling[2:3]) == "><"
+    generation = puppet_says(monkeypatch, CODEC, list(straddling), stop=("</mem>",))
+    assert generation.ids == straddling[:3]
+    assert CODEC.decode(generation.ids) == "</mem><"
+
+
+def test_tokens_that_begin_after_the_stop_string_lose_ids_and_logprobs_alike() -> None:
+    watcher = StopWatcher(CODEC, params(stop=("</search>",)))
+    ids = CODEC.encode_trusted("<search>q</search>")
+    for k, token in enumerate(ids[:-1]):
+        watcher.add(token, -0.1 * k)
+    assert watcher.stop is None
+    # The end is noticed late: nobody asked while two more tokens came.
+    watcher._ids += [ids[-1], 5, 6]
+    watcher._logprobs += [-1.0, -2.0, -3.0]
+    watcher._drop_beyond()
+    generation = watcher.generation()
+    assert generation.ids == ids
+    assert len(generation.logprobs) == len(ids)
+
+
+@pytest.mark.parametrize("stop", ["é", "東京", "🙂"])
+def test_a_stop_string_that_ends_inside_a_letter_of_several_tokens_is_found(
+    stop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = list(CODEC.encode_outside("x" + stop))
+    generation = puppet_says(monkeypatch, CODEC, [*ids, 5, 6], stop=(stop,))
+    assert (list(generation.ids), generation.stop) == (ids, GenerationStop.STOP_STRING)
+
+
+def test_a_stop_string_in_the_prompt_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tiny_llama(CODEC)
+    monkeypatch.setattr("mempo.engine.sampler.forward_cached", Puppet(policy, [5]))
+    prompt = CODEC.encode_trusted("<search>q</search>")
+    (generation,) = generate_batch(policy, [prompt], [params(max_new_tokens=4, stop=("</search>",))])
+    assert (len(generation.ids), generation.stop) == (4, GenerationStop.LENGTH)
+
+
+def test_a_stop_string_at_the_limit_is_a_stop_string(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = list(CODEC.encode_trusted("q</search>"))
+    generation = puppet_says(monkeypatch, CODEC, ids, max_new_tokens=len(ids), stop=("</search>",))
+    assert generation.stop is GenerationStop.STOP_STRING
+
+
+def test_generation_ends_when_every_row_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tiny_llama(CODEC)
+    puppet = Puppet(policy, [5, CODEC.eos_id])
+    monkeypatch.setattr("mempo.engine.sampler.forward_cached", puppet)
+    generate_batch(policy, PROMPTS, [params(max_new_tokens=1000)] * 4)
+    assert puppet.steps == 2
+
+
+def test_tokens_after_the_end_of_a_row_are_not_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tiny_llama(CODEC)
+    monkeypatch.setattr("mempo.engine.sampler.forward_cached", Puppet(policy, [5, 6, 7, 8, 9]))
+    short, long = generate_batch(policy, PROMPTS[:2], [params(max_new_tokens=2), params(max_new_tokens=5)])
+    assert short.ids == (5, 6)
+    assert long.ids == (5, 6, 7, 8, 9)

@@ -1,0 +1,354 @@
+"""One optimizer step: an independent loss agrees, and neither batching, order nor padding changes the result."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+
+import pytest
+import torch
+
+from mempo.engine.model import Policy
+from mempo.engine.optimizer import OptimSettings
+from mempo.engine.update import TokenBatch, TrainRow, Updater
+from mempo.loss import LossSettings
+from mempo.trajectory import Row, Segment
+from tests.tiny import make_codec, tiny_llama, tiny_model
+
+CODEC = make_codec()
+EOS = CODEC.eos_id
+LR = 1e-2
+
+
+def make_row(seed: int, trajectory: int = 0, turns: int = 2, temperature: float = 1.0) -> TrainRow:
+    """A row of several turns, with advantages and old log-probs that mean nothing."""
+    rng = random.Random(seed)
+    ids: list[int] = []
+    segments = []
+    for turn in range(turns):
+        ids += [rng.randrange(CODEC.size) for _ in range(rng.randint(1, 9))]
+        start = len(ids)
+        ids += [rng.randrange(CODEC.size) for _ in range(rng.randint(1, 7))]
+        segments.append(Segment(turn, start, len(ids)))
+    row = Row(trajectory, tuple(ids), tuple(segments), temperature)
+    advantages, logp_old = [0.0] * len(ids), [0.0] * len(ids)
+    for segment in segments:
+        for p in range(segment.start, segment.stop):
+            advantages[p], logp_old[p] = rng.uniform(-2, 2), -rng.uniform(4, 7)
+    return TrainRow(row, advantages, logp_old)
+
+
+ROWS = [make_row(n, trajectory=n // 2, turns=1 + n % 3) for n in range(8)]
+
+
+def optim(budget: int = 100_000, **changes: object) -> OptimSettings:
+    return OptimSettings.model_validate({"lr": LR, "micro_batch_tokens": budget, "max_grad_norm": 1.0, **changes})
+
+
+def stepped(
+    rows: list[TrainRow], budget: int = 100_000, loss: LossSettings | None = None, reference: Policy | None = None
+) -> tuple[Policy, dict[str, float]]:
+    policy = tiny_llama(CODEC)
+    metrics = Updater(policy, optim(budget), loss, reference).rl_step(rows, LR)
+    return policy, metrics
+
+
+def assert_same_weights(a: Policy, b: Policy, atol: float = 1e-6) -> None:
+    for (name, x), y in zip(a.model.named_parameters(), b.model.parameters(), strict=True):
+        torch.testing.assert_close(x, y, rtol=0, atol=atol, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def gradient(policy: Policy) -> torch.Tensor:
+    found = [p.grad.flatten() for p in policy.model.parameters() if p.grad is not None]
+    return torch.cat(found)
+
+
+def rl_gradient(
+    rows: list[TrainRow],
+    policy: Policy,
+    monkeypatch: pytest.MonkeyPatch,
+    budget: int = 100_000,
+    loss: LossSettings | None = None,
+    reference: Policy | None = None,
+) -> torch.Tensor:
+    """The gradient of a step that is not made."""
+    kept: list[torch.Tensor] = []
+
+    def keep(self: Updater, lr: float) -> dict[str, float]:
+        kept.append(gradient(self.policy))
+        self.optimizer.zero_grad()
+        return {}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Updater, "_apply", keep)
+        Updater(policy, optim(budget), loss, reference).rl_step(rows, LR)
+    return kept[0]
+
+
+# --- an independent implementation ---------------------------------------------------------------------------------
+
+
+def naive_loss(
+    policy: Policy, rows: list[TrainRow], settings: LossSettings, reference: Policy | None = None
+) -> torch.Tensor:
+    """Row by row, token by token, as the formulas read."""
+    by_rollout: dict[int, list[torch.Tensor]] = {}
+    for train_row in rows:
+        row = train_row.row
+        if not row.generated_tokens:
+            continue
+        ids = torch.tensor([row.ids])
+        new = torch.log_softmax(policy.model(input_ids=ids).logits[0] / row.temperature, -1)
+        ref = None
+        if reference is not None:
+            with torch.no_grad():
+                ref = torch.log_softmax(reference.model(input_ids=ids).logits[0] / row.temperature, -1)
+        for segment in row.segments:
+            for p in range(segment.start, segment.stop):
+                logp, advantage = new[p - 1, row.ids[p]], train_row.advantages[p]
+                ratio = torch.exp(logp - train_row.logp_old[p])
+                clipped = torch.clamp(ratio, 1 - settings.clip_low, 1 + settings.clip_high)
+                loss = -torch.min(ratio * advantage, clipped * advantage)
+                if ref is not None and settings.kl == "k3":
+                    d = ref[p - 1, row.ids[p]] - logp
+                    loss = loss + settings.kl_coef * (torch.exp(d) - d - 1)
+                by_rollout.setdefault(row.trajectory, []).append(loss)
+    if settings.aggregate == "token_mean":
+        return torch.stack([value for values in by_rollout.values() for value in values]).mean()
+    return torch.stack([torch.stack(values).mean() for values in by_rollout.values()]).mean()
+
+
+@pytest.mark.parametrize("aggregate", ["token_mean", "rollout_mean"])
+@pytest.mark.parametrize("kl", ["none", "k3"])
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_loss_and_gradient_agree_with_an_independent_implementation(
+    aggregate: str, kl: str, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = LossSettings.model_validate({"aggregate": aggregate, "kl": kl, "kl_coef": 0.1 if kl == "k3" else 0.0})
+    policy = tiny_model(family, CODEC)
+    reference = tiny_model(family, CODEC, seed=1) if kl == "k3" else None
+    rows = [*ROWS[:5], make_row(90, trajectory=7, temperature=0.7)]
+    loss = naive_loss(policy, rows, settings, reference)
+    loss.backward()
+    expected = gradient(policy)
+    assert expected.norm() > 1e-2
+    policy.model.zero_grad(set_to_none=True)
+    ours = rl_gradient(rows, policy, monkeypatch, budget=40, loss=settings, reference=reference)
+    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-6)
+    metrics = Updater(policy, optim(40), settings, reference).rl_step(rows, LR)
+    assert metrics["update/loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
+
+
+def test_sft_is_the_mean_negative_logprob_of_generated_tokens() -> None:
+    policy = tiny_llama(CODEC)
+    values = []
+    for train_row in ROWS[:3]:
+        with torch.no_grad():
+            logits = policy.model(input_ids=torch.tensor([train_row.row.ids])).logits[0]
+        logprobs = torch.log_softmax(logits, -1)
+        for segment in train_row.row.segments:
+            values += [-float(logprobs[p - 1, train_row.row.ids[p]]) for p in range(segment.start, segment.stop)]
+    metrics = Updater(policy, optim(30)).sft_step([r.row for r in ROWS[:3]], LR)
+    assert metrics["loss"] == pytest.approx(sum(values) / len(values), abs=1e-5)
+    assert metrics["tokens"] == len(values)
+
+
+# --- what must not matter ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("aggregate", ["token_mean", "rollout_mean"])
+def test_one_batch_of_eight_equals_eight_of_one(aggregate: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = LossSettings.model_validate({"aggregate": aggregate})
+    policy = tiny_llama(CODEC)
+    eight, one = (rl_gradient(ROWS, policy, monkeypatch, budget, settings) for budget in (100_000, 1))
+    torch.testing.assert_close(eight, one, rtol=0, atol=1e-6)
+    whole, single = stepped(ROWS, 100_000, settings), stepped(ROWS, 1, settings)
+    for name, value in whole[1].items():
+        assert single[1][name] == pytest.approx(value, abs=1e-5), name
+
+
+def test_one_batch_of_eight_equals_eight_of_one_in_sft() -> None:
+    policies = []
+    for budget in (100_000, 1):
+        policy = tiny_llama(CODEC)
+        Updater(policy, optim(budget)).sft_step([r.row for r in ROWS], 1e-4)
+        policies.append(policy)
+    assert_same_weights(*policies)
+
+
+def test_the_order_of_rows_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tiny_llama(CODEC)
+    forth = rl_gradient(ROWS, policy, monkeypatch)
+    torch.testing.assert_close(rl_gradient(ROWS[::-1], policy, monkeypatch), forth, rtol=0, atol=1e-6)
+
+
+def test_padding_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Beside a long row without anything to train, and alone.
+    policy = tiny_llama(CODEC)
+    tail = dataclasses.replace(ROWS[0].row, ids=ROWS[0].row.ids + tuple(range(5, 45)))
+    longer = TrainRow(tail, [*ROWS[0].advantages, *[9.0] * 40], [*ROWS[0].logp_old, *[math.nan] * 40])
+    alone = rl_gradient([ROWS[0], ROWS[1]], policy, monkeypatch)
+    padded = rl_gradient([longer, ROWS[1]], policy, monkeypatch)
+    torch.testing.assert_close(alone, padded, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("filler", [0, EOS, 7])
+def test_masks_come_from_lengths_so_any_token_may_be_sampled(filler: int) -> None:
+    row = Row(0, (filler, filler, filler, EOS), (Segment(0, 2, 4),))
+    batch = TokenBatch.of([row, Row(0, (5,) * 9, (Segment(0, 8, 9),))], torch.device("cpu"))
+    assert batch.targets.tolist() == [filler, EOS, 5], "the end of sequence is trained"
+    assert batch.positions.tolist() == [1, 2, 7]
+
+
+def test_three_sampled_tokens_among_ten_read_ones_are_three_everywhere() -> None:
+    row = Row(0, tuple(range(5, 18)), (Segment(0, 10, 13),))
+    policy = tiny_llama(CODEC)
+    with torch.no_grad():
+        logp, every = TokenBatch.of([row], policy.device).logprobs(policy)
+    assert logp.shape == (3,)
+    assert every.shape == (3, CODEC.size)
+    old = [0.0] * 10 + logp.tolist()
+    metrics = Updater(policy, optim()).rl_step([TrainRow(row, [5.0] * 10 + [1.0] * 3, old)], LR)
+    assert metrics["update/policy"] == pytest.approx(-1.0, abs=1e-5)
+    assert metrics["update/ratio"] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["update/entropy"] == pytest.approx(float(entropy.mean()), abs=1e-5)
+    assert metrics["update/clip_fraction"] == 0
+
+
+def test_what_lies_outside_the_segments_is_never_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tiny_llama(CODEC)
+    clean = ROWS[2]
+    inside = {p for s in clean.row.segments for p in range(s.start, s.stop)}
+    dirty = TrainRow(
+        clean.row,
+        [a if p in inside else math.nan for p, a in enumerate(clean.advantages)],
+        [a if p in inside else math.inf for p, a in enumerate(clean.logp_old)],
+    )
+    torch.testing.assert_close(
+        rl_gradient([clean], policy, monkeypatch), rl_gradient([dirty], policy, monkeypatch), rtol=0, atol=0
+    )
+
+
+# --- nothing to train ----------------------------------------------------------------------------------------------
+
+EMPTY = TrainRow(Row(9, (5, 6, 7), (Segment(0, 3, 3),)), [0.0] * 3, [0.0] * 3)
+
+
+def test_a_row_without_sampled_tokens_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tiny_llama(CODEC)
+    for aggregate in ("token_mean", "rollout_mean"):
+        settings = LossSettings.model_validate({"aggregate": aggregate})
+        without = rl_gradient(ROWS[:2], policy, monkeypatch, loss=settings)
+        beside = rl_gradient([ROWS[0], EMPTY, ROWS[1]], policy, monkeypatch, loss=settings)
+        torch.testing.assert_close(without, beside, rtol=0, atol=1e-7)
+    assert all(math.isfinite(v) for v in stepped([ROWS[0], EMPTY])[1].values())
+
+
+@pytest.mark.parametrize("rows", [[EMPTY], [EMPTY] * 3, []])
+def test_rows_without_any_sampled_token_make_no_step(rows: list[TrainRow]) -> None:
+    policy, metrics = stepped(rows)
+    assert metrics == {"update/skipped": 1.0}
+    assert_same_weights(policy, tiny_llama(CODEC), atol=0)
+    policy = tiny_llama(CODEC)
+    updater = Updater(policy, optim(weight_decay=0.5))
+    assert updater.sft_step([r.row for r in rows], LR) == {"tokens": 0.0, "update/skipped": 1.0}
+    assert_same_weights(policy, tiny_llama(CODEC), atol=0)
+    assert not updater.optimizer.state_dict()["state"], "not even the moments have moved"
+
+
+# --- numbers that are none -----------------------------------------------------------------------------------------
+
+
+def test_nan_logits_skip_the_step_and_leave_weights_and_moments() -> None:
+    policy = tiny_llama(CODEC)
+    updater = Updater(policy, optim())
+    updater.rl_step(ROWS, LR)
+    before = {name: value.clone() for name, value in policy.model.state_dict().items()}
+    moments = {k: {n: t.clone() for n, t in s.items()} for k, s in updater.optimizer.state_dict()["state"].items()}
+    head = policy.model.get_output_embeddings()
+    assert isinstance(head, torch.nn.Module)
+    hook = head.register_forward_hook(lambda module, inputs, output: output * math.nan)
+    metrics = updater.rl_step(ROWS, LR)
+    sft = updater.sft_step([r.row for r in ROWS], LR)
+    hook.remove()
+    assert metrics["update/skipped"] == sft["update/skipped"] == 1
+    assert math.isnan(metrics["update/grad_norm"])
+    for name, value in policy.model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    for k, state in updater.optimizer.state_dict()["state"].items():
+        assert all(torch.equal(state[n], moments[k][n]) for n in moments[k])
+    assert updater.rl_step(ROWS, LR)["update/skipped"] == 0, "the next step is an ordinary one"
+    assert all(torch.isfinite(p).all() for p in policy.model.parameters())
+
+
+def test_an_infinite_advantage_skips_the_step() -> None:
+    bad = TrainRow(ROWS[0].row, [math.inf] * len(ROWS[0].advantages), ROWS[0].logp_old)
+    policy, metrics = stepped([bad, ROWS[1]])
+    assert metrics["update/skipped"] == 1
+    assert_same_weights(policy, tiny_llama(CODEC), atol=0)
+
+
+def test_tokens_of_no_probability_do_not_spoil_the_entropy() -> None:
+    policy = tiny_llama(CODEC)
+    head = policy.model.get_output_embeddings()
+    assert isinstance(head, torch.nn.Module)
+
+    def forbid(module: torch.nn.Module, inputs: object, output: torch.Tensor) -> torch.Tensor:
+        return output.index_fill(-1, torch.tensor([3]), -math.inf)
+
+    hook = head.register_forward_hook(forbid)
+    with torch.no_grad():
+        _, entropy = TokenBatch.of([Row(0, (5, 6, 7), (Segment(0, 1, 3),))], policy.device).logprobs(policy)
+    hook.remove()
+    assert torch.isfinite(entropy).all()
+
+
+# --- the step ------------------------------------------------------------------------------------------------------
+
+
+def test_the_step_follows_the_gradient_of_the_reward() -> None:
+    policy = tiny_llama(CODEC)
+    row = ROWS[0].row
+    with torch.no_grad():
+        before, _ = TokenBatch.of([row], policy.device).logprobs(policy)
+    old = row.spread({s.turn: before[: s.stop - s.start].tolist() for s in row.segments})
+    Updater(policy, optim()).rl_step([TrainRow(row, [1.0] * len(row.ids), old)], 1e-3)
+    with torch.no_grad():
+        after, _ = TokenBatch.of([row], policy.device).logprobs(policy)
+    assert after.sum() > before.sum()
+
+
+def test_the_reference_is_never_trained() -> None:
+    reference = tiny_llama(CODEC, seed=1)
+    stepped(ROWS, loss=LossSettings(kl="k3", kl_coef=0.1), reference=reference)
+    assert_same_weights(reference, tiny_llama(CODEC, seed=1), atol=0)
+    assert all(p.grad is None for p in reference.model.parameters())
+
+
+def test_the_gradient_is_clipped_to_its_norm() -> None:
+    policy = tiny_llama(CODEC)
+    norms: list[float] = []
+    updater = Updater(policy, optim(max_grad_norm=1e-3))
+    step = updater.optimizer.step
+
+    def spy() -> None:
+        norms.append(float(gradient(policy).norm()))
+        step()
+
+    updater.optimizer.step = spy  # type: ignore[method-assign,assignment]
+    metrics = updater.rl_step(ROWS, LR)
+    assert metrics["update/grad_norm"] > 1e-3, "what is reported is the norm before"
+    assert norms == [pytest.approx(1e-3, rel=1e-3)]
+
+
+def test_the_learning_rate_is_that_of_the_call() -> None:
+    policy, start = tiny_llama(CODEC), tiny_llama(CODEC)
+    assert Updater(policy, optim()).rl_step(ROWS, 0.0)["update/lr"] == 0
+    assert_same_weights(policy, start, atol=0)
+
+
+def test_a_step_repeats_bit_for_bit() -> None:
+    first, second = stepped(ROWS, 50), stepped(ROWS, 50)
+    assert_same_weights(first[0], second[0], atol=0)
+    assert first[1] == second[1]

@@ -1,0 +1,117 @@
+"""Configuration: sources and origins, refusals with a remedy, and every shipped recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mempo.config import Resolved, dump_with_origins, recipe_names, resolve
+from mempo.errors import ConfigError, UserError
+from mempo.yaml_numbers import load_yaml
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def refusal(source: str | None, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        resolve(source, overrides)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_shipped_recipe_resolves_and_reads_back_the_same(name: str, tmp_path: Path) -> None:
+    resolved = resolve(name)
+    again = resolve(write(tmp_path / "config.yaml", dump_with_origins(resolved)))
+    assert again.config == resolved.config
+    assert resolved.origins["output"] == f"recipe {name}"
+
+
+@pytest.mark.parametrize("path", sorted(Path("examples").rglob("*.yaml")), ids=str)
+def test_every_example_configuration_resolves(path: Path) -> None:
+    assert isinstance(resolve(str(path)), Resolved)
+
+
+def test_later_sources_win_and_every_value_says_where_it_came_from(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.yaml", "rl: {steps: 3, optim: {lr: 1e-6}}\ndata: {world: atlas}\n")
+    resolved = resolve(file, ["rl.steps=5"])
+    assert resolved.config.rl.steps == 5
+    assert resolved.config.rl.optim.lr == 1e-6
+    assert resolved.origins["rl.steps"] == "command line"
+    assert resolved.origins["rl.optim.lr"] == file
+    assert resolved.origins["rl.rollouts_per_question"] == "default"
+    assert f"lr: 1.0e-06  # {file}" in dump_with_origins(resolved)
+
+
+def test_numbers_in_e_notation_are_numbers() -> None:
+    assert load_yaml("a: 1e-6\nb: 1E5\nc: 1e\nd: 5", "x") == {"a": 1e-6, "b": 1e5, "c": "1e", "d": 5}
+    assert resolve(None, ["rl.optim.lr=1e-6"]).config.rl.optim.lr == 1e-6
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("rl.optim.lrr=1e-6", "did you mean 'lr'?"),
+        ("memory.pol=turn", "did you mean 'pool'?"),
+        ("sft.expert.joinr=x", "did you mean 'joiner'?"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_one(override: str, said: str) -> None:
+    message = refusal("quickstart", override)
+    assert said in message
+    assert "command line" in message
+
+
+def test_an_unknown_room_is_refused_with_the_nearest_one() -> None:
+    assert "unknown key 'rll'; did you mean 'rl'?" in refusal("quickstart", "rll.steps=3")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["rl.steps=many"], "rl.steps"),
+        (["rl.steps"], "key=value"),
+        (["rl.top_p=0.9"], "leave top_p=1"),
+        (["rl.questions_per_step=5", "rl.updates_per_step=2"], "10 is"),
+        (["model.path=x"], "toy=null"),
+        (["data.train=x.jsonl"], "data.train would be ignored"),
+        (["agent.notes=forbidden"], "rl.memory_signal=false"),
+        (["agent.context=memry"], "did you mean 'memory'?"),
+        (["agent.context=window(0)"], "window(k)"),
+        (["agent.tools=[serch]"], "did you mean 'search'?"),
+        (["memory.probe.joiner=,"], "make them agree"),
+        (["limits.min_turn_tokens=512"], "no room for a prompt"),
+        (["data.objectives=[0]"], "whole numbers from 1"),
+        (["rl.loss.kl_coef=0.1"], "does nothing with kl none"),
+        (["sft.optim.kind=adamw", "sft.optim.muon_lr=0.1"], "set kind to muon"),
+        (["data.index=a", "data.server=http://b"], "one of them"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_with_a_remedy(overrides: list[str], said: str) -> None:
+    assert said in refusal("quickstart", *overrides)
+
+
+def test_a_missing_source_names_the_recipes() -> None:
+    assert "did you mean 'quickstart'?" in refusal("quikstart")
+
+
+def test_broken_yaml_is_one_line(tmp_path: Path) -> None:
+    message = refusal(write(tmp_path / "a.yaml", "rl: [1\n"))
+    assert "not valid YAML" in message
+    assert "\n" not in message
+    assert "a mapping of keys" in refusal(write(tmp_path / "b.yaml", "- 1\n"))
+
+
+def test_own_reward_and_credit_have_a_short_form() -> None:
+    config = resolve("quickstart", ["reward=my_module:score", "credit=my_module:credit"]).config
+    assert config.reward.score == "my_module:score"
+    assert config.credit.function == "my_module:credit"
+
+
+def test_there_must_be_something_to_train_on() -> None:
+    assert "data.train or data.world" in refusal(None, "rl.steps=1", "agent.tools=[]")
+    assert "nothing to search" in refusal(None, "rl.steps=1", "data.train=q.jsonl")
+    assert issubclass(ConfigError, UserError)

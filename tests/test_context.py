@@ -1,0 +1,209 @@
+"""What the policy sees next, token for token."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from mempo.agent import read_turn
+from mempo.context import is_known_context, make_context
+from mempo.errors import ConfigError
+from mempo.interfaces import Context, ToolResult
+from mempo.render import TRUNCATED_MARK
+from mempo.tokens import Codec
+from mempo.trajectory import Turn, rows_of
+from tests.test_trajectory import make_trajectory
+from tests.tiny import make_agent, make_codec, said
+
+TEXTS = [
+    "<think>first</think><search>capital of France</search>",
+    "<mem>Paris</mem><think>second</think><search>capital of Japan</search>",
+    "<mem>Paris; Tokyo</mem><think>third</think><search>Yen</search>",
+]
+NO_LIMIT = 100_000
+
+
+def make_turns(codec: Codec, texts: list[str] = TEXTS, page: str = "page {n}") -> tuple[tuple[int, ...], list[Turn]]:
+    """A question and turns with their tool results, as the loop makes them (prompts aside)."""
+    agent = make_agent(codec)
+    turns = []
+    for n, text in enumerate(texts):
+        turn = read_turn(agent, n, (1,), (), said(codec, text), 1.0)
+        result = ToolResult(passages=(page.format(n=n),))
+        seen = agent.renderer.observation(result, after_eos=text.endswith("<eos>"))
+        turns.append(dataclasses.replace(turn, observation=seen))
+    return agent.renderer.question("Who?"), turns
+
+
+def context(codec: Codec, name: str) -> Context:
+    return make_agent(codec, name).context
+
+
+def seen(codec: Codec, name: str, texts: list[str] = TEXTS, limit: int = NO_LIMIT, page: str = "page {n}") -> str:
+    question, turns = make_turns(codec, texts, page)
+    built = context(codec, name).build(question, turns, limit)
+    assert built.ids[: len(question)] == question, "the question stands first and unchanged"
+    return codec.decode(built.ids[len(question) :])
+
+
+def shown(n: int) -> str:
+    return f"\n<tool_response>\npage {n}\n</tool_response>\n"
+
+
+CODECS = {tags: make_codec("byte_bpe", tags) for tags in ("none", "added", "special")}
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS.keys())
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("full", TEXTS[0] + shown(0) + TEXTS[1] + shown(1) + TEXTS[2] + shown(2)),
+        ("react", TEXTS[0] + shown(0) + TEXTS[1] + shown(1) + TEXTS[2] + shown(2)),
+        ("memory", "<mem>Paris; Tokyo</mem><search>Yen</search>" + shown(2)),
+        ("last_turn", TEXTS[2] + shown(2)),
+        ("generations", TEXTS[0] + TEXTS[1] + TEXTS[2] + shown(2)),
+        ("window(1)", TEXTS[2] + shown(2)),
+        ("window(2)", TEXTS[1] + shown(1) + TEXTS[2] + shown(2)),
+        ("window(9)", TEXTS[0] + shown(0) + TEXTS[1] + shown(1) + TEXTS[2] + shown(2)),
+    ],
+)
+def test_what_each_context_shows(codec: Codec, name: str, expected: str) -> None:
+    assert seen(codec, name) == expected
+
+
+@pytest.mark.parametrize("name", ["full", "react", "memory", "last_turn", "generations", "window(2)"])
+def test_the_first_turn_sees_the_question_alone(name: str) -> None:
+    codec = CODECS["none"]
+    question, _ = make_turns(codec)
+    assert context(codec, name).build(question, [], NO_LIMIT).ids == question
+
+
+# --- memory --------------------------------------------------------------------------------------------------------
+
+
+def test_after_the_first_turn_memory_shows_its_action_and_result() -> None:
+    assert seen(CODECS["none"], "memory", TEXTS[:1]) == "<search>capital of France</search>" + shown(0)
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        "<think>no note</think><search>Yen</search>",
+        "<mem></mem><think>empty</think><search>Yen</search>",
+        "<think>x</think><search>Yen</search><mem>never closed",
+    ],
+)
+def test_the_last_closed_note_stays_in_force(later: str) -> None:
+    text = seen(CODECS["none"], "memory", [*TEXTS[:2], later])
+    assert text == "<mem>Paris</mem><search>Yen</search>" + shown(2)
+
+
+def test_a_turn_without_a_valid_action_shows_note_and_complaint_alone() -> None:
+    text = seen(CODECS["none"], "memory", [*TEXTS[:2], "<mem>n</mem><search>a</search><answer>b</answer>"])
+    assert text == "<mem>n</mem>" + shown(2)
+
+
+def test_a_reply_that_closed_itself_keeps_its_end_of_sequence() -> None:
+    codec = CODECS["none"]
+    assert seen(codec, "memory", [*TEXTS[:2], TEXTS[2] + "<eos>"]) == (
+        "<mem>Paris; Tokyo</mem><search>Yen</search><eos>" + shown(2)
+    )
+
+
+@pytest.mark.parametrize("tags", ["none", "added", "special"])
+def test_notes_are_copied_by_ids_where_their_edges_are_token_edges(tags: str) -> None:
+    codec = CODECS[tags]
+    question, turns = make_turns(codec)
+    text = codec.decode_spans(turns[2].own_ids)
+    note = turns[2].parsed.note
+    assert note is not None
+    assert turns[2].note_ids is not None
+    if text.is_token_edge(note.end):
+        assert turns[2].note_span is not None
+        assert turns[2].note_ids == turns[2].own_ids[slice(*turns[2].note_span)]
+    assert text.is_token_edge(note.end) == (tags != "none"), "`><` straddles where tags are no tokens"
+    built = context(codec, "memory").build(question, turns, NO_LIMIT)
+    assert built.ids[len(question) :][: len(turns[2].note_ids)] == turns[2].note_ids
+
+
+# --- rows ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "rows"), [("full", 1), ("react", 1), ("memory", 3), ("last_turn", 2), ("window(2)", 1), ("window(1)", 2)])
+def test_how_many_rows_a_rollout_of_three_turns_makes(name: str, rows: int) -> None:
+    codec = CODECS["none"]
+    question, turns = make_turns(codec)
+    built = context(codec, name)
+    prompted = [
+        dataclasses.replace(turn, prompt_ids=built.build(question, turns[:n], NO_LIMIT).ids)
+        for n, turn in enumerate(turns)
+    ]
+    made = rows_of(make_trajectory(*prompted))
+    assert len(made) == rows
+    sampled = [made_row.ids[s.start : s.stop] for made_row in made for s in made_row.segments]
+    assert sampled == [turn.generated_ids for turn in turns]
+
+
+# --- over the limit ------------------------------------------------------------------------------------------------
+
+PAGE = "[{n}] " + "capital of France " * 30
+
+
+@pytest.mark.parametrize("name", ["full", "memory", "last_turn", "generations", "window(2)"])
+def test_what_is_over_the_limit_is_cut_inside_passages(name: str) -> None:
+    codec = CODECS["none"]
+    question, turns = make_turns(codec, page=PAGE)
+    whole = context(codec, name).build(question, turns, NO_LIMIT)
+    for limit in (len(whole.ids) - 1, len(whole.ids) - 60):
+        built = context(codec, name).build(question, turns, limit)
+        assert not built.overflow
+        assert len(built.ids) <= limit
+        assert built.cut_tokens == len(whole.ids) - len(built.ids)
+        assert built.ids[: len(question)] == question
+        text, before = codec.decode(built.ids), codec.decode(whole.ids)
+        assert TRUNCATED_MARK in text
+        for kept in ("<tool_response>", "</tool_response>", "<search>", "</search>", "<mem>", "</mem>"):
+            assert text.count(kept) == before.count(kept)
+
+
+def test_the_oldest_result_is_cut_first() -> None:
+    codec = CODECS["none"]
+    question, turns = make_turns(codec, page=PAGE)
+    whole = context(codec, "full").build(question, turns, NO_LIMIT)
+    pages = codec.decode(context(codec, "full").build(question, turns, len(whole.ids) - 30).ids).split("<tool_response>")
+    assert [TRUNCATED_MARK in page for page in pages] == [False, True, False, False]
+
+
+def test_a_question_that_alone_is_too_long_is_an_overflow_and_not_cut() -> None:
+    codec = CODECS["none"]
+    question, turns = make_turns(codec, page=PAGE)
+    for name in ("full", "memory"):
+        built = context(codec, name).build(question, [], len(question) - 1)
+        assert built.overflow
+        assert built.ids == question
+        built = context(codec, name).build(question, turns, len(question))
+        assert built.overflow
+        assert built.ids[: len(question)] == question
+
+
+def test_turns_are_not_changed_by_a_cut() -> None:
+    codec = CODECS["none"]
+    question, turns = make_turns(codec, page=PAGE)
+    before = list(turns)
+    context(codec, "full").build(question, turns, len(question) + 200)
+    assert turns == before
+
+
+# --- names ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_context_is_refused_with_the_nearest() -> None:
+    renderer = make_agent(CODECS["none"]).renderer
+    with pytest.raises(ConfigError, match="unknown context 'memroy'; did you mean 'memory'"):
+        make_context("memroy", renderer)
+    for name in ("window(0)", "window()", "window(-1)", "window", "full "):
+        assert not is_known_context(name)
+        with pytest.raises(ConfigError, match="known: full"):
+            make_context(name, renderer)
+    assert is_known_context("window(3)")
