@@ -6,6 +6,7 @@ import asyncio
 import copy
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -58,7 +59,7 @@ def play(agent: Agent, *texts: str | Generation | Exception, sampler: Scripted |
     return asyncio.run(rollout(agent, sampler, Job(QUESTION, 0, (7,)), DecodingSettings()))
 
 
-def echo_agent(context: str = "memory", **limits: object) -> Agent:
+def echo_agent(context: str = "memory", **limits: Any) -> Agent:
     return make_agent(CODEC, context, tools={"search": Echo()}, **limits)
 
 
@@ -133,6 +134,7 @@ def test_the_note_span_holds_the_note_in_every_family(family: str, tags: str) ->
     text = "<mem> the capital of France is Paris </mem><think>so</think><answer>Paris; Yen</answer>"
     turn = read_turn(make_agent(codec), 1, (1,), (), said(codec, text), 1.0)
     assert turn.note_span is not None
+    assert turn.note_ids is not None
     assert turn.note_ids == turn.generated_ids[slice(*turn.note_span)]
     assert codec.decode(turn.note_ids).startswith("<mem>")
     assert codec.decode(turn.note_ids).endswith("</mem>")
@@ -239,6 +241,15 @@ def test_a_hostile_query_is_an_observation_too(query: str) -> None:
     assert not done.is_error
 
 
+def test_malformed_turns_in_a_row_may_end_a_rollout() -> None:
+    done = play(echo_agent(max_malformed_turns=2), "talk", "more talk")
+    assert done.stop is StopReason.MALFORMED
+    assert not done.is_error, "that says something about the policy"
+    assert len(done.turns) == 2
+    done = play(echo_agent(max_malformed_turns=2), "talk", NOTED, "talk", ANSWER)
+    assert done.stop is StopReason.ANSWERED, "a valid action begins the count anew"
+
+
 def test_a_complaint_holds_no_tag_of_the_language() -> None:
     done = play(echo_agent(), "plain talk", ANSWER)
     inside = seen(done, 0).removeprefix("\n<tool_response>").removesuffix("</tool_response>\n")
@@ -299,7 +310,7 @@ def test_a_note_that_the_token_limit_cut_is_truncated() -> None:
 # --- limits --------------------------------------------------------------------------------------------------------
 
 
-def window_agent(prompt_tokens: int, **limits: object) -> Agent:
+def window_agent(prompt_tokens: int, **limits: Any) -> Agent:
     """An agent whose first prompt has exactly so many tokens."""
     bare = make_agent(CODEC, prompt=PromptSettings(template="plain", system=""))
     missing = prompt_tokens - len(bare.renderer.question(QUESTION.text))
@@ -383,14 +394,23 @@ def test_a_tool_result_keeps_to_its_budget() -> None:
 def test_no_step_exceeds_the_window() -> None:
     page = ToolResult(passages=tuple("capital of " * 500 for _ in range(5)))
     for context in ("full", "memory", "generations"):
-        limits = {"max_obs_tokens": 150, "max_context_tokens": 400, "min_turn_tokens": 60}
+        limits: dict[str, Any] = {"max_obs_tokens": 150, "max_context_tokens": 400, "min_turn_tokens": 60}
         agent = make_agent(CODEC, context, tools={"search": Broken(page)}, **limits)
         done = play(agent, SEARCH, NOTED, NOTED, ANSWER)
         assert done.stop is StopReason.ANSWERED
         assert done.peak_context_tokens <= 400
 
 
-@pytest.mark.parametrize("name", [n for n in LimitSettings.model_fields])
+def test_forced_ids_count_in_the_window() -> None:
+    words = PromptSettings(template="plain", force_mem=True)
+    sampler = Scripted(CODEC, [SEARCH, "so " * 500])
+    agent = make_agent(CODEC, tools={"search": Echo()}, prompt=words, max_context_tokens=200, max_turn_tokens=400)
+    done = play(agent, sampler=sampler)
+    assert done.stop is StopReason.CONTEXT_OVERFLOW
+    assert done.peak_context_tokens == 200
+
+
+@pytest.mark.parametrize("name", list(LimitSettings.model_fields))
 def test_limits_below_one_are_refused(name: str) -> None:
     with pytest.raises(ValidationError):
         LimitSettings.model_validate({name: 0})

@@ -130,7 +130,9 @@ def test_notes_are_copied_by_ids_where_their_edges_are_token_edges(tags: str) ->
 # --- rows ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "rows"), [("full", 1), ("react", 1), ("memory", 3), ("last_turn", 2), ("window(2)", 1), ("window(1)", 2)])
+@pytest.mark.parametrize(
+    ("name", "rows"), [("full", 1), ("react", 1), ("memory", 3), ("last_turn", 2), ("window(2)", 1), ("window(1)", 2)]
+)
 def test_how_many_rows_a_rollout_of_three_turns_makes(name: str, rows: int) -> None:
     codec = CODECS["none"]
     question, turns = make_turns(codec)
@@ -171,7 +173,9 @@ def test_the_oldest_result_is_cut_first() -> None:
     codec = CODECS["none"]
     question, turns = make_turns(codec, page=PAGE)
     whole = context(codec, "full").build(question, turns, NO_LIMIT)
-    pages = codec.decode(context(codec, "full").build(question, turns, len(whole.ids) - 30).ids).split("<tool_response>")
+    pages = codec.decode(context(codec, "full").build(question, turns, len(whole.ids) - 30).ids).split(
+        "<tool_response>"
+    )
     assert [TRUNCATED_MARK in page for page in pages] == [False, True, False, False]
 
 

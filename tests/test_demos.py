@@ -50,7 +50,7 @@ def demos(
     index: Bm25Index, context: str, objectives: int, notes: bool = True, count: int = 6, loss: float = 0.0
 ) -> list[Demo]:
     agent = make_agent(index, context, WITH_NOTES if notes else WITHOUT)
-    jobs = [Job(question, n, ("demo", loss)) for n, question in enumerate(questions(objectives, count))]
+    jobs = [Job(question, n, ("demo", str(loss))) for n, question in enumerate(questions(objectives, count))]
     return asyncio.run(play(agent, jobs, ExpertSettings(loss=loss), notes))
 
 

@@ -26,7 +26,7 @@ def later(text: str, grammar: TurnGrammar = GRAMMAR, truncated: bool = False) ->
     return parse_turn(text, 1, grammar, truncated)
 
 
-# Every text breaks exactly the rule it stands under, so a rule that is removed or that always holds is missed by nobody else.
+# Every text breaks exactly the rule it stands under: when that rule is removed, no other one sees it.
 BREAKS = [
     ("balanced", "<mem>n</mem><think>t</think><search>q</search></think>"),
     ("balanced", "</mem><mem>n</mem><think>t</think><search>q</search>"),
@@ -269,7 +269,19 @@ def test_a_refused_note_breaks_a_rule_only_where_one_is_due() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "<", "<<mem>>", "<mem", "</", "\0", "\ud800", "<mem>\ud800</mem>", "<think>" * 500, "</think>" * 500, "<m>" * 9],
+    [
+        "",
+        "<",
+        "<<mem>>",
+        "<mem",
+        "</",
+        "\0",
+        "\ud800",
+        "<mem>\ud800</mem>",
+        "<think>" * 500,
+        "</think>" * 500,
+        "<m>" * 9,
+    ],
 )
 def test_any_text_parses(text: str) -> None:
     for truncated in (False, True):

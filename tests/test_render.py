@@ -37,7 +37,7 @@ def test_system_prompt_and_instructions_are_settings() -> None:
 
 @pytest.mark.parametrize("question", ["no place", "{question} {question}"])
 def test_a_question_wrapper_without_one_place_is_refused(question: str) -> None:
-    with pytest.raises(UserError, match="prompt.question must hold"):
+    with pytest.raises(UserError, match=r"prompt\.question must hold"):
         plain(question=question)
 
 

@@ -17,7 +17,7 @@ FLOORS: list[list[str]] = [
     ["tools", "engine"],
     ["agent"],
     ["demos", "evaluate", "train", "cluster"],
-    ["view", "config", "build", "pipeline", "cli"],
+    ["view", "config", "build", "cold_start", "pipeline", "cli"],
 ]
 PLACE = {room: (floor, n) for floor, rooms in enumerate(FLOORS) for n, room in enumerate(rooms)}
 
@@ -36,7 +36,9 @@ def imported_rooms(tree: ast.AST) -> set[str]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"line {node.lineno}: relative imports hide the room"
-            names = [f"{node.module}.{alias.name}" if node.module == "mempo" else str(node.module) for alias in node.names]
+            names = [
+                f"{node.module}.{alias.name}" if node.module == "mempo" else str(node.module) for alias in node.names
+            ]
         found |= {name.split(".")[1] for name in names if name.startswith("mempo.")}
     return found
 

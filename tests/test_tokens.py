@@ -140,7 +140,11 @@ def test_no_bos_or_eos_is_put_around_texts() -> None:
         single="<bos> $A <eos>", special_tokens=[("<bos>", t.token_to_id("<bos>")), ("<eos>", t.token_to_id("<eos>"))]
     )
     codec = Codec(PreTrainedTokenizerFast(tokenizer_object=t, eos_token="<eos>", bos_token="<bos>"))
-    for ids in (codec.encode_trusted("Paris"), codec.encode_outside("Paris"), codec.encode_mixed([("Paris", False)]).ids):
+    for ids in (
+        codec.encode_trusted("Paris"),
+        codec.encode_outside("Paris"),
+        codec.encode_mixed([("Paris", False)]).ids,
+    ):
         assert codec.decode(ids) == "Paris"
 
 

@@ -123,7 +123,7 @@ def test_the_same_query_is_asked_once() -> None:
     tool = SearchTool(library, SearchSettings(retry=NO_WAIT))
 
     async def twice() -> list[ToolResult]:
-        return [await tool.call("capital"), await tool.call(" capital ")]
+        return [await tool.call(" capital "), await tool.call("capital")]
 
     first, second = asyncio.run(twice())
     assert first == second

@@ -41,7 +41,9 @@ def test_ints_stay_ints(text: str, value: int) -> None:
     assert found == value
 
 
-@pytest.mark.parametrize("text", ["e5", "1e", "1e-", "e", "1e5x", "a1e5", "1-e5", '"1e-6"', "'3'", "v1.2", "1.2.3", "."])
+@pytest.mark.parametrize(
+    "text", ["e5", "1e", "1e-", "e", "1e5x", "a1e5", "1-e5", '"1e-6"', "'3'", "v1.2", "1.2.3", "."]
+)
 def test_what_is_no_number_stays_text(text: str) -> None:
     assert load_yaml(f"name: {text}", "x")["name"] == text.strip("'\"")
 

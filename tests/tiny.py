@@ -73,7 +73,7 @@ def word_level() -> Tokenizer:
 
 
 def byte_fallback() -> Tokenizer:
-    """As Llama 2 has it: byte pairs over characters, spaces as "▁" with one put in front, unknown characters in bytes."""
+    """As Llama 2 has it: byte pairs over characters, a space is "▁", one stands in front; the unknown is in bytes."""
     t = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     t.decoder = decoders.Sequence(
@@ -146,7 +146,9 @@ def chat_codec(template: str = "chatml", tags: str = "none") -> Codec:
     """Byte-level BPE with `<|im_start|>` and `<|im_end|>`, the latter also its end of sequence and its padding."""
     codec = make_codec("byte_bpe", tags)
     t = codec.tokenizer.backend_tokenizer
-    t.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in ("<|im_start|>", "<|im_end|>")])
+    t.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in ("<|im_start|>", "<|im_end|>")]
+    )
     fast = PreTrainedTokenizerFast(tokenizer_object=t, eos_token="<|im_end|>", pad_token="<|im_end|>")
     fast.chat_template = TEMPLATES[template]
     return Codec(fast)
@@ -156,14 +158,16 @@ def chat_codec(template: str = "chatml", tags: str = "none") -> Codec:
 
 
 def tiny_model(family: str, codec: Codec, seed: int = 0, **changes: Any) -> Policy:
-    """`llama`, `qwen2` (biases, untied head), `gpt_neox` (parallel residual, partial rotary), `gpt2` (learned positions),
-    `gemma2` (capped logits, sliding window in every other layer)."""
+    """`llama`, `qwen2` (biases, untied head), `gpt_neox` (parallel residual), `gpt2` (learned positions),
+    `gemma2` (capped logits, sliding window)."""
     if family == "llama":
         return tiny_llama(codec, seed, **changes)
     torch.manual_seed(seed)
     size, shared = codec.size, {"initializer_range": 0.2, "eos_token_id": codec.eos_id, "bos_token_id": None, **changes}
     if family == "gpt2":
-        return wrap_policy(GPT2LMHeadModel(GPT2Config(vocab_size=size, n_embd=32, n_layer=2, n_head=2, **shared)), codec)
+        return wrap_policy(
+            GPT2LMHeadModel(GPT2Config(vocab_size=size, n_embd=32, n_layer=2, n_head=2, **shared)), codec
+        )
     shape = {"vocab_size": size, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2} | {
         "num_attention_heads": 2,
         "max_position_embeddings": 1024,

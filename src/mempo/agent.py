@@ -1,7 +1,7 @@
 """The agent loop: PENDING → GENERATING → TOOL → DONE, many rollouts at once over one policy.
 
-One loop serves training, evaluation, demonstrations and the cluster; only the sampler behind it and the context in front
-of it change. Limits are values (`StopReason`), never exceptions; a failing tool is data.
+One loop serves training, evaluation, demonstrations and the cluster; only the sampler behind it and the context in
+front of it change. Limits are values (`StopReason`), never exceptions; a failing tool is data.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydantic import Field
 
@@ -49,6 +49,8 @@ class LimitSettings(Settings):
     """One tool result, wrapper included."""
     max_note_tokens: int | None = Field(default=None, ge=1)
     """A longer note is refused: it counts as truncated and the note before it stays in force."""
+    max_malformed_turns: int | None = Field(default=None, ge=1)
+    """So many turns in a row without a valid action end a rollout; None: never."""
     max_tool_errors: int = Field(default=2, ge=1)
     """So many failed tool calls end a rollout; one already keeps it out of every statistic."""
 
@@ -62,7 +64,7 @@ class Agent:
     grammar: TurnGrammar
     renderer: Renderer
     tools: Mapping[str, Tool]
-    limits: LimitSettings = LimitSettings()
+    limits: LimitSettings = field(default_factory=LimitSettings)
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,8 @@ async def rollout(agent: Agent, sampler: Sampler, job: Job, decoding: DecodingSe
             return done(StopReason.ANSWERED, turn.parsed.action.text)
         if generation.stop is GenerationStop.LENGTH and sampling.max_new_tokens < limits.max_turn_tokens:
             return done(StopReason.TOKEN_LIMIT if sampling.max_new_tokens == left else StopReason.CONTEXT_OVERFLOW)
+        if limits.max_malformed_turns and malformed_tail(turns) >= limits.max_malformed_turns:
+            return done(StopReason.MALFORMED)
         if index + 1 == limits.max_turns:
             return done(StopReason.TURN_LIMIT)
         result = await answer_action(agent, turn.parsed)
@@ -163,6 +167,11 @@ async def rollout(agent: Agent, sampler: Sampler, job: Job, decoding: DecodingSe
         turns[-1] = dataclasses.replace(turn, observation=observation, tool_error=error)
         if sum(t.tool_error is not None for t in turns) >= limits.max_tool_errors:
             return done(StopReason.TOOL_ERROR, error=error)
+
+
+def malformed_tail(turns: Sequence[Turn]) -> int:
+    """How many turns without a valid action there are since the last one that had one."""
+    return next((n for n, turn in enumerate(reversed(turns)) if turn.parsed.action is not None), len(turns))
 
 
 def read_turn(
@@ -202,7 +211,7 @@ def read_turn(
 def span_ids(
     codec: Codec, decoded: Decoded, own_ids: tuple[int, ...], element: Element | None
 ) -> tuple[int, ...] | None:
-    """The ids of a tag pair in a rebuilt context: copied where its edges are token edges, else encoded from its text."""
+    """The ids of a tag pair in a rebuilt context: copied where its edges are token edges, else encoded from text."""
     if element is None:
         return None
     span = decoded.tokens_of(element.start, element.end)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, cast
 
@@ -71,7 +72,13 @@ def _drawn(world: World, split: str, count: int, objectives: Sequence[int], seed
     """`count` questions in all, the numbers of objectives in turn, so that a batch mixes them."""
     share = -(-count // len(objectives))
     lists = [world.questions(split, share, k, seed) for k in objectives]
-    return [question for row in zip(*lists, strict=True) for question in row][:count]
+    # A small world may have fewer than were asked for.
+    drawn = [question for row in zip_longest(*lists) for question in row if question is not None][:count]
+    if not drawn and split == "train":
+        raise UserError(
+            f"world {world.name} has no {split} questions with {', '.join(map(str, objectives))} objectives"
+        )
+    return drawn
 
 
 def _from_file(path: str, objectives: Sequence[int], seed: int) -> list[Question]:
@@ -130,6 +137,10 @@ def make_tools(config: Config, retriever: Retriever | None) -> dict[str, Tool]:
             raise ConfigError(f"agent.tools: {name} has nothing to search; set data.corpus, data.index or data.server")
         else:
             tool = SearchTool(retriever, config.search) if name == "search" else AccessTool(retriever, config.access)
+        if tool.name in tools:
+            raise ConfigError(
+                f"agent.tools: {name} answers {tool.name!r}, which another tool in the list answers already"
+            )
         tools[tool.name] = tool
     return tools
 

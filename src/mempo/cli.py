@@ -19,7 +19,8 @@ app.add_typer(world_app, name="world")
 
 Source = Annotated[str, typer.Argument(help="A recipe, a YAML file, or a run folder.", show_default=False)]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE...", help="Settings that win over the file.", show_default=False)
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE...", help="Settings that win over the file.", show_default=False),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the output folder.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")]
@@ -60,7 +61,9 @@ def _train(source: str, overrides: list[str], resume: bool, dry_run: bool) -> No
 def evaluate(
     model: Annotated[str, typer.Argument(help="A run folder, or a model folder or name.", show_default=False)],
     overrides: Overrides = None,
-    config: Annotated[str | None, typer.Option("--config", help="Recipe or YAML file; a run folder has its own.")] = None,
+    config: Annotated[
+        str | None, typer.Option("--config", help="Recipe or YAML file; a run folder has its own.")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Save rollouts and measures in this folder.")] = None,
 ) -> None:
     """Evaluate a policy: how good, at what context cost, with which notes."""

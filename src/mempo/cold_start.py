@@ -39,7 +39,9 @@ def sft_rows(config: Config, data: Data, agent: Agent, console: Console) -> RowS
         if settings.lossless_probes and settings.expert.loss:
             lossless = settings.expert.model_copy(update={"loss": 0.0})
             probed = _episodes(agent, questions, lossless, config)
-    found = (probe_row(codec, demo, turn.index, config.memory.probe) for demo in probed for turn in demo.trajectory.turns)
+    found = (
+        probe_row(codec, demo, turn.index, config.memory.probe) for demo in probed for turn in demo.trajectory.turns
+    )
     probes = [row for row in found if row is not None]
     rows = demo_rows(demos)
     counts = f"{len(demos)} episodes, {len(rows)} rows, {len(probes)} probe samples"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from mempo.agent import LimitSettings
 from mempo.context import is_known_context
@@ -53,7 +53,7 @@ class DataSettings(Settings):
     server: str | None = None
     """Address of a retrieval server, `http://host:port`."""
     objectives: tuple[int, ...] = (1,)
-    """Numbers of objectives in training questions, mixed evenly within a batch."""
+    """Numbers of objectives in training questions, as many of each; batches draw from all of them."""
     test_objectives: tuple[int, ...] | None = None
     """Numbers of objectives in test questions; default: those of training."""
     train_questions: int = Field(default=2000, ge=1)
@@ -121,12 +121,10 @@ class Config(Settings):
     rl: RlSettings = RlSettings()
     evaluate: EvalSettings = EvalSettings()
 
-    @field_validator("reward", "credit", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _short_form(cls, value: Any, info: Any) -> Any:
-        if isinstance(value, str):
-            return {"score" if info.field_name == "reward" else "function": value}
-        return value
+    def _short_form(cls, data: Any) -> Any:
+        return _long_form(data) if isinstance(data, Mapping) else data
 
 
 @dataclass(frozen=True)
@@ -158,6 +156,7 @@ def resolve(source: str | None, overrides: Sequence[str] = ()) -> Resolved:
         layers.append(("command line", _parse_override(override)))
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
+    layers = [(origin, _long_form(layer)) for origin, layer in layers]
     for origin, layer in layers:
         _merge(merged, layer)
         for key, _ in _leaves(layer):
@@ -189,7 +188,12 @@ def check(config: Config) -> None:
         if idle:
             raise ConfigError(f"data.world is set, so data.{idle[0]} would be ignored; unset one (data.world=null)")
     elif data.world_options:
-        raise ConfigError("data.world_options are set without data.world")
+        raise ConfigError("data.world_options are set without data.world; clear them (data.world_options={})")
+    elif data.train_questions != DataSettings.model_fields["train_questions"].default:
+        raise ConfigError(
+            f"data.train_questions {data.train_questions} counts questions drawn from a world, but data.world is not set; "
+            "a question file is used whole"
+        )
     retrieval = [name for name in ("index", "server", "corpus") if getattr(data, name)]
     if len(retrieval) > 1:
         raise ConfigError(f"data.{' and data.'.join(retrieval)} are set; passages come from one of them")
@@ -198,10 +202,17 @@ def check(config: Config) -> None:
         raise ConfigError("the tools have nothing to search; set data.corpus, data.index, data.server or data.world")
     if rl.steps and rl.memory_signal and config.agent.notes == "forbidden":
         raise ConfigError("agent.notes is forbidden, so rl.memory_signal would do nothing; set rl.memory_signal=false")
+    if config.agent.context == "react" and config.agent.notes != "forbidden":
+        raise ConfigError(
+            f"agent.context react is a history without notes, but agent.notes is {config.agent.notes}; set "
+            "agent.notes=forbidden, or agent.context=full for a history with notes"
+        )
     if rl.steps and data.world is None and not data.train:
         raise ConfigError("rl.steps is set but there is nothing to train on; set data.train or data.world")
     if sft.steps and data.world is None and not data.train:
-        raise ConfigError("sft.steps is set but there is nothing to learn from; set data.world or data.train, or sft.steps=0")
+        raise ConfigError(
+            "sft.steps is set but there is nothing to learn from; set data.world or data.train, or sft.steps=0"
+        )
     separator = config.reward.separator
     for key, joiner in (("sft.expert.joiner", sft.expert.joiner), ("memory.probe.joiner", config.memory.probe.joiner)):
         if joiner.strip() != separator.strip():
@@ -224,11 +235,18 @@ def _read_source(source: str) -> tuple[str, dict[str, Any]]:
     if source in recipe_names():
         return f"recipe {source}", load_yaml(RECIPES.joinpath(f"{source}.yaml").read_text("utf-8"), f"recipe {source}")
     if path.is_file():
-        return str(path), load_yaml(path.read_text("utf-8"), str(path))
+        return str(path), load_yaml(_text_of(path), str(path))
     if path.is_dir() and (path / "config.yaml").is_file():
         return f"run {path}", load_yaml((path / "config.yaml").read_text("utf-8"), str(path / "config.yaml"))
     names = recipe_names()
     raise ConfigError(f"no recipe or file {source!r}{nearest(source, names)}; recipes: {', '.join(names)}")
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as text ({error})") from error
 
 
 def _parse_override(text: str) -> dict[str, Any]:
@@ -247,10 +265,18 @@ def _parse_override(text: str) -> dict[str, Any]:
 
 def _merge(base: dict[str, Any], layer: Mapping[str, Any]) -> None:
     for key, value in layer.items():
-        if isinstance(value, Mapping) and isinstance(base.get(key), dict):
+        if isinstance(value, Mapping) and value and isinstance(base.get(key), dict):  # an empty one clears the key
             _merge(base[key], value)
         else:
             base[key] = _copy(value)
+
+
+def _long_form(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """`reward: module:function` written out, so that it meets the other keys of `reward` and replaces none of them."""
+    short = {"reward": "score", "credit": "function"}
+    return {
+        key: {short[key]: value} if key in short and isinstance(value, str) else value for key, value in layer.items()
+    }
 
 
 def _copy(value: Any) -> Any:

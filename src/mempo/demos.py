@@ -29,6 +29,8 @@ class ExpertSettings(Settings):
 
     loss: float = 0.0
     """Chance that a newly found fact is left out of the note, for good."""
+    lossless_share: float = 0.0
+    """Share of the episodes in which nothing is lost, so that a complete note is nothing new to the policy."""
     known: str = "{query}: {found}"
     """How a note states a fact."""
     lost: str = ""
@@ -91,6 +93,7 @@ class Expert:
         self._settings = settings
         self._rng = rng
         self._notes = notes
+        self._loss = 0.0 if rng.random() < settings.lossless_share else settings.loss
         self._question_text = self._codec.decode(agent.renderer.question(question.text))
         self._asked: list[Fact] = []
         self._dropped: set[Fact] = set()
@@ -107,7 +110,7 @@ class Expert:
         pairs: list[tuple[str, str]] = []
         if self._notes and self._asked:
             for fact in sorted(known - self._noted()):
-                if self._rng.random() < self._settings.loss:
+                if self._rng.random() < self._loss:
                     self._dropped.add(fact)
             kept = known - self._dropped
             pairs.append(("mem", self._note(kept)))

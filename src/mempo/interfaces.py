@@ -134,8 +134,8 @@ class BuiltContext:
 class Context(Protocol):
     """What the policy sees next.
 
-    `build(question_ids, turns, limit_tokens)`: `question_ids` is the prompt of turn 1, `turns` are all turns so far, each
-    with its observation. The result has at most `limit_tokens` ids unless `overflow`.
+    `build(question_ids, turns, limit_tokens)`: `question_ids` is the prompt of turn 1, `turns` are all turns so far,
+    each with its observation. The result has at most `limit_tokens` ids unless `overflow`.
     """
 
     name: str

@@ -42,9 +42,7 @@ def rollout_facts(
         # The first turn has nothing to note, so it says nothing about note taking.
         "note_statuses": dict(Counter(str(turn.parsed.note_status) for turn in trajectory.turns[1:])),
         "note_tokens": [len(turn.note_ids) for turn in trajectory.turns if turn.note_ids is not None],
-        "notes": [
-            dataclasses.asdict(n) for n in notes
-        ],
+        "notes": [dataclasses.asdict(n) for n in notes],
         "generated_tokens": trajectory.generated_tokens,
         "peak_context_tokens": trajectory.peak_context_tokens,
         "total_tokens": trajectory.total_tokens,
@@ -78,7 +76,7 @@ def aggregate(facts: Sequence[Facts], stops: Sequence[StopReason]) -> dict[str, 
         "searches": mean(f["actions"].get("search", 0) for f in sound),
         "no_search": mean(float(not f["actions"].get("search")) for f in sound),
         "note_tokens": mean(note_tokens),
-        "note_tokens_max": float(max(note_tokens, default=0)),
+        "note_tokens_max": float(max(note_tokens)) if note_tokens else None,
         "generated_tokens": mean(f["generated_tokens"] for f in sound),
         "peak_context_tokens": mean(f["peak_context_tokens"] for f in sound),
         "total_tokens": mean(f["total_tokens"] for f in sound),

@@ -23,7 +23,7 @@ from mempo.build import (
 )
 from mempo.cold_start import codec_of_toy, sft_rows
 from mempo.config import Config, Resolved
-from mempo.engine.model import Policy, load_codec, load_policy, model_window, save_policy
+from mempo.engine.model import Policy, load_codec, load_policy, model_window, pick_device, save_policy
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.update import Updater
 from mempo.errors import UserError
@@ -31,10 +31,9 @@ from mempo.evaluate.runner import EvalResult, EvalSetup, evaluate
 from mempo.evaluate.table import ByObjectives, evaluation_table
 from mempo.runs.files import whole_folder, write_whole
 from mempo.runs.folder import RunFolder
-from mempo.tokens import Codec
-from mempo.train.rl import RlSetup, train_rl
+from mempo.train.rl import RlSetup, check_questions, train_rl
 from mempo.train.sft import train_sft
-from mempo.train.toy import toy_policy
+from mempo.train.toy import ToySettings, toy_policy
 
 STAGES = ("sft", "rl")
 
@@ -45,26 +44,35 @@ def train(resolved: Resolved, resume: bool, console: Console) -> Path:
     A resumed run goes on with the stage and the step after its newest checkpoint.
 
     Raises:
-        UserError: anything that is the user's to mend, before the model loads where that can be known.
+        UserError: anything that is the user's to mend, before the model loads where that can be known; or there is
+            nothing left to do.
     """
     config, began = resolved.config, time.monotonic()
     run = RunFolder(Path(config.output))
     run.check(resolved.plain(), resume)
+    if resume and (run.path / "final").is_dir():
+        raise UserError(
+            f"--resume: the run in {run.path} is complete, nothing is left to do; see mempo eval {run.path}"
+        )
     credit_of_user, score_of_user = custom_credit(config), custom_score(config)
     if config.model.path is None and config.toy is None:
         raise UserError("there is no policy to train; set model.path or toy")
-    check_window(config, config.toy.window_tokens if config.toy else model_window(str(config.model.path)))
+    newest = run.checkpoints()[-1] if resume and run.checkpoints() else None
+    start = str(newest.path) if newest else config.model.path
+    codec = load_codec(start) if start else None  # before the data: it takes no time, and may be what is wrong
+    check_window(config, model_window(start) if start else (config.toy or ToySettings()).window_tokens)
     data = load_data(config, run.path / "data")
-    run.begin(resolved.plain(), resume)
+    check_questions(data.train, config.rl)
     console.print(f"run {run.path}, seed {config.seed}", highlight=False)
     console.print(f"data: {len(data.train)} training questions, {len(data.test)} test questions", highlight=False)
 
-    newest = run.checkpoints()[-1] if run.checkpoints() else None
-    if newest is not None:
-        run.forget_after(newest.stage, newest.step, STAGES)
-        console.print(f"resuming after step {newest.step} of {newest.stage}", highlight=False)
-    policy = _policy(config, data, str(newest.path) if newest else None)
+    policy = load_policy(config.model, start, codec) if start else _new_toy(config, data)
     agent = make_agent(config, policy.codec, make_tools(config, data.retriever))
+    run.begin(resolved.plain(), resume)  # not earlier: a start that failed leaves nothing to resume
+    if resume:
+        stage, step = (newest.stage, newest.step) if newest else (STAGES[0], 0)
+        run.forget_after(stage, step, STAGES)
+        console.print(f"resuming after step {step} of {stage}", highlight=False)
     if agent.renderer.difference:
         console.print(f"note: {agent.renderer.difference}", highlight=False, markup=False)
     in_rl = newest is not None and newest.stage == "rl"
@@ -113,11 +121,12 @@ def evaluate_model(resolved: Resolved, model_path: str, out: Path | None, consol
     """
     config = resolved.config
     with tempfile.TemporaryDirectory() as work:
+        codec = load_codec(model_path)
         check_window(config, model_window(model_path))
         data = load_data(config, Path(work))
         if not data.test:
             raise UserError("there are no test questions; set data.test or data.world")
-        policy = load_policy(config.model, model_path)
+        policy = load_policy(config.model, model_path, codec)
         agent = make_agent(config, policy.codec, make_tools(config, data.retriever))
         sampler, scorer = make_sampler(config, policy), LocalScorer(policy)
         score_of_user = custom_score(config)
@@ -145,17 +154,13 @@ def final_model(run: Path) -> Path:
     return checkpoints[-1].path
 
 
-def _policy(config: Config, data: Data, checkpoint: str | None) -> Policy:
-    """The newest state of this run, else the start that the configuration names."""
+def _new_toy(config: Config, data: Data) -> Policy:
+    """A toy policy as it begins, where `model.device` wants it: a resumed run loads it there too."""
     if config.model.threads:
         torch.set_num_threads(config.model.threads)
-    if checkpoint is not None:
-        return load_policy(config.model, checkpoint)
-    if config.toy is not None:
-        return toy_policy(codec_of_toy(config, data), config.toy, config.seed)
-    path = str(config.model.path)
-    codec: Codec = load_codec(path)
-    return load_policy(config.model, path, codec)
+    policy = toy_policy(codec_of_toy(config, data), config.toy or ToySettings(), config.seed)
+    policy.model.to(device=pick_device(config.model.device), dtype=getattr(torch, config.model.dtype))  # type: ignore[call-overload]
+    return policy
 
 
 def _reference(config: Config, policy: Policy, run: RunFolder) -> Policy | None:

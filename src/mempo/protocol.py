@@ -1,6 +1,7 @@
 """The language of a turn: tags, grammar, parsing, and the eight format rules.
 
-    <mem>note</mem> <think>thought</think> and one of <search>query</search> | <access>url</access> | <answer>text</answer>
+    <mem>note</mem> <think>thought</think>
+    and one of  <search>query</search> | <access>url</access> | <answer>text</answer>
 
 Only text that the policy wrote (or that was written for it, `Turn.forced_ids`) is ever parsed. Parsing is total: every
 string gives a `ParsedTurn`, and what went wrong is a value, never an exception.
@@ -133,9 +134,10 @@ class Scan:
 
 
 def scan(text: str) -> Scan:
-    """Match tags with a stack. A closing tag closes the nearest open tag of its name; what it jumps over stays unclosed.
+    """Match tags with a stack.
 
-    An unclosed tag swallows the rest of the text: what follows it is inside it, so an answer after a `<think>` that was
+    A closing tag closes the nearest open tag of its name; what it jumps over stays unclosed. An
+    unclosed tag swallows the rest of the text: what follows it is inside it, so an answer after a `<think>` that was
     never closed is part of the thought.
     """
     elements: list[Element] = []

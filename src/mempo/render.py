@@ -1,7 +1,7 @@
 """Questions, tool results and turn separators as token ids, and cutting them to a budget.
 
 Rendering is incremental: what the policy sampled is never rendered again, only what stands between its turns is. A chat
-template is therefore taken apart once into the scaffold around the contents; outside text is put into the scaffold as ids.
+template is therefore taken apart once into the scaffold around the contents; outside text is put into it as ids.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Renderer:
         return observation if budget_tokens is None else self.cut(observation, budget_tokens)
 
     def cut(self, observation: Observation, budget_tokens: int) -> Observation:
-        """Shorten the passages, longest first, to fit `budget_tokens`; wrapper and notice stay, cut passages are marked.
+        """Shorten the passages, longest first, to fit `budget_tokens`; wrapper and notice stay, what is cut is marked.
 
         When there is no room for all passages, the last ones go. The result is longer than the budget only when the
         wrapper alone is.
@@ -149,7 +149,9 @@ class Renderer:
         first = self._apply([question])
         whole = self._apply([question, assistant, observation])
         if any(whole.count(s) != 1 for s in _SENTINELS) or first.count(question) != 1:
-            raise UserError("the chat template repeats or drops contents, so it cannot be used; set prompt.template to plain")
+            raise UserError(
+                "the chat template repeats or drops contents, so it cannot be used; set prompt.template to plain"
+            )
         head, tail = first.split(question)
         before, after = whole.split(assistant)[1].split(observation)
         opener = _split_open_think(tail)[1]  # then the reply's own text begins behind it

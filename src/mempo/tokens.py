@@ -98,8 +98,8 @@ class Codec:
         return self._encode_outside(text).ids
 
     def encode_mixed(self, pieces: Sequence[tuple[str, bool]]) -> Encoded:
-        """Encode `(text, trusted)` pieces as one string where that is safe, so that merges across their edges happen as in
-        running text. When an added token would come out of (or reach into) an outside piece, pieces are encoded apart.
+        """Encode `(text, trusted)` pieces as one string where that is safe, so that merges across their edges happen as
+        in running text. When an added token would come out of (or reach into) an outside piece, they are encoded apart.
         """
         whole = "".join(text for text, _ in pieces)
         edges, position = [], 0

@@ -30,6 +30,7 @@ class StopReason(StrEnum):
     TURN_LIMIT = "turn_limit"
     TOKEN_LIMIT = "token_limit"
     CONTEXT_OVERFLOW = "context_overflow"
+    MALFORMED = "malformed"
     TOOL_ERROR = "tool_error"
     SAMPLER_ERROR = "sampler_error"
 
@@ -203,8 +204,8 @@ class Row:
 def rows_of(trajectory: Trajectory, index: int = 0) -> list[Row]:
     """The training rows of a trajectory, `index` being its place in the batch.
 
-    A turn joins the row before it only when its prompt extends that row token by token, so a full-history rollout is one
-    row and a rebuilt context starts a new one. No turn is dropped.
+    A turn joins the row before it only when its prompt extends that row token by token, so a full-history rollout is
+    one row and a rebuilt context starts a new one. No turn is dropped.
     """
     rows: list[Row] = []
     for turn in trajectory.turns:
@@ -212,9 +213,7 @@ def rows_of(trajectory: Trajectory, index: int = 0) -> list[Row]:
         prefix = turn.prompt_ids + turn.forced_ids
         start = len(prefix)
         segment = Segment(turn.index, start, start + len(turn.generated_ids))
-        joins = (
-            last is not None and last.temperature == turn.temperature and prefix[: len(last.ids)] == last.ids
-        )
+        joins = last is not None and last.temperature == turn.temperature and prefix[: len(last.ids)] == last.ids
         segments = (*last.segments, segment) if joins and last else (segment,)
         row = Row(index, prefix + turn.generated_ids, segments, turn.temperature)
         if joins:

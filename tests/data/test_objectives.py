@@ -66,3 +66,14 @@ def test_refused() -> None:
         compose_objectives([Question("m", "Q?; R?", (("A",), ("B",)))], 1, None)
     with pytest.raises(UserError, match="'n' has 0 objectives"):
         compose_objectives([Question("n", "Q?", None)], 1, None)
+
+
+def test_search_plans_are_joined_when_every_part_has_one() -> None:
+    parts = [
+        Question(name, f"{name}?", name, meta={"queries": [[f"find {name}"]], "finds": [[name]]}) for name in ("a", "b")
+    ]
+    joined = compose_objectives(parts, 2, None).questions[0]
+    assert joined.meta["queries"] == [["find a"], ["find b"]]
+    assert joined.meta["finds"] == [["a"], ["b"]]
+    bare = compose_objectives([parts[0], Question("c", "c?", "c")], 2, None).questions[0]
+    assert "queries" not in bare.meta

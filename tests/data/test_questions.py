@@ -229,3 +229,20 @@ def test_not_a_file(tmp_path: Path) -> None:
         load_questions(tmp_path / "nowhere.jsonl")
     with pytest.raises(QuestionFileError, match="is a folder"):
         load_questions(tmp_path)
+
+
+def test_a_meta_object_and_a_probe_are_kept(tmp_path: Path) -> None:
+    plan = {"queries": [["capital of France"]], "finds": [["Paris"]]}
+    file = tmp_path / "q.jsonl"
+    file.write_text(json.dumps({"question": "Q?", "answer": "Paris", "probe": "north", "meta": plan}) + "\n", "utf-8")
+    question = load_questions(file)[0]
+    assert question.probe == "north"
+    assert question.meta["queries"] == [["capital of France"]]
+    assert question.meta["finds"] == [["Paris"]]
+
+
+def test_a_blank_probe_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "q.jsonl"
+    file.write_text(json.dumps({"question": "Q?", "answer": "Paris", "probe": " "}) + "\n", "utf-8")
+    with pytest.raises(QuestionFileError, match=r"line 1.*probe"):
+        load_questions(file)

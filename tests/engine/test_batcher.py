@@ -1,4 +1,4 @@
-"""Gathering requests: lockstep repeats exactly however long tools take, failures reach everybody, nobody waits for ever."""
+"""Gathering requests: lockstep repeats exactly however long tools take, and nobody waits for ever."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -35,7 +35,7 @@ class SlowTool:
         return ToolResult(passages=(f"about {argument}",))
 
 
-def searching_agent(seed: int, **limits: object) -> Agent:
+def searching_agent(seed: int, **limits: Any) -> Agent:
     return make_agent(CODEC, tools={"search": SlowTool(seed)}, **limits)
 
 

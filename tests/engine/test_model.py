@@ -93,16 +93,16 @@ def test_a_tokenizer_larger_than_the_model_is_refused() -> None:
 def test_folders_that_cannot_be_loaded_are_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no model folder '/nowhere/at/all'"):
         check_model_folder("/nowhere/at/all")
-    with pytest.raises(UserError, match="holds no config.json"):
+    with pytest.raises(UserError, match=r"holds no config\.json"):
         check_model_folder(str(tmp_path))
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(UserError, match=r"holds no \*.safetensors \(found pytorch_model.bin\)"):
         check_model_folder(str(tmp_path))
     (tmp_path / "model.safetensors").write_bytes(b"not safetensors")
-    with pytest.raises(UserError, match="cannot be loaded: [^\n]+$"):
+    with pytest.raises(UserError, match=r"cannot be loaded: [^\n]+$"):
         load_policy(ModelSettings(path=str(tmp_path), device="cpu"), codec=CODEC)
-    with pytest.raises(UserError, match="set model.path"):
+    with pytest.raises(UserError, match=r"set model\.path"):
         load_policy(ModelSettings())
 
 

@@ -50,13 +50,17 @@ def test_an_unknown_key_is_refused_with_the_nearest() -> None:
         OptimSettings.model_validate({"lrr": 1e-6})
 
 
-def test_saving_and_loading_is_exact(tmp_path: Path) -> None:
+KINDS = pytest.mark.parametrize("kind", ["adamw", "muon"])
+
+
+@KINDS
+def test_saving_and_loading_is_exact(tmp_path: Path, kind: str) -> None:
     policy = tiny_llama(CODEC)
-    updater = Updater(policy, optim())
+    updater = Updater(policy, optim(kind=kind))
     for _ in range(3):
         updater.rl_step(ROWS, LR)
     save_optimizer(updater.optimizer, tmp_path / "o.safetensors")
-    fresh = make_optimizer(tiny_llama(CODEC, seed=5).model, optim())
+    fresh = make_optimizer(tiny_llama(CODEC, seed=5).model, optim(kind=kind))
     load_optimizer(fresh, tmp_path / "o.safetensors")
     before, after = updater.optimizer.state_dict()["state"], fresh.state_dict()["state"]
     assert before.keys() == after.keys()
@@ -67,20 +71,21 @@ def test_saving_and_loading_is_exact(tmp_path: Path) -> None:
             assert value.dtype == after[index][name].dtype
 
 
-def test_three_steps_and_three_more_equal_six(tmp_path: Path) -> None:
+@KINDS
+def test_three_steps_and_three_more_equal_six(tmp_path: Path, kind: str) -> None:
     straight = tiny_llama(CODEC)
-    updater = Updater(straight, optim())
+    updater = Updater(straight, optim(kind=kind))
     for _ in range(6):
         updater.rl_step(ROWS, LR)
 
     first = tiny_llama(CODEC)
-    updater = Updater(first, optim())
+    updater = Updater(first, optim(kind=kind))
     for _ in range(3):
         updater.rl_step(ROWS, LR)
     save_optimizer(updater.optimizer, tmp_path / "o.safetensors")
     resumed = tiny_llama(CODEC, seed=9)
     resumed.model.load_state_dict(first.model.state_dict())
-    updater = Updater(resumed, optim())
+    updater = Updater(resumed, optim(kind=kind))
     load_optimizer(updater.optimizer, tmp_path / "o.safetensors")
     for _ in range(3):
         updater.rl_step(ROWS, LR)
@@ -102,3 +107,19 @@ def test_settings_of_the_run_and_not_of_the_file_hold_after_loading(tmp_path: Pa
     load_optimizer(fresh, tmp_path / "o.safetensors")
     (group,) = fresh.param_groups
     assert (group["betas"], group["weight_decay"]) == ((0.9, 0.5), 0.1)
+
+
+def test_muon_steps_the_matrices_inside_the_layers_at_its_own_rate() -> None:
+    policy = tiny_llama(CODEC)
+    updater = Updater(policy, optim(kind="muon", muon_lr=0.05))
+    updater.rl_step(ROWS, LR / 2)
+    assert sorted(g["lr"] for g in updater.optimizer.param_groups) == [pytest.approx(LR / 2), pytest.approx(0.025)]
+    muon = next(g for g in updater.optimizer.param_groups if g["lr"] == pytest.approx(0.025))
+    assert {p.ndim for p in muon["params"]} == {2}
+    covered = {id(p) for g in updater.optimizer.param_groups for p in g["params"]}
+    assert covered == {id(p) for p in policy.model.parameters()}
+
+
+def test_a_rate_that_does_nothing_is_refused() -> None:
+    with pytest.raises(ValidationError, match="muon_lr does nothing with kind adamw"):
+        OptimSettings(muon_lr=0.5)

@@ -37,7 +37,7 @@ class Puppet:
     def __init__(self, policy: Policy, tokens: list[int]) -> None:
         self.steps = 0
         self._tokens = tokens
-        self._size = policy.model.get_output_embeddings().weight.shape[0]
+        self._size = policy.model.config.vocab_size
 
     def __call__(self, model: object, cache: object, ids: torch.Tensor, *rest: object) -> torch.Tensor:
         logits = torch.zeros(ids.shape[0], self._size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mempo.errors import UserError
 from mempo.question import Question
@@ -57,6 +57,13 @@ def _joined(parts: Sequence[Question], source: str) -> Question:
         text=SEPARATOR.join(part.text.strip() for part in parts),
         gold=tuple(part.objectives[0] for part in parts),
         probe=SEPARATOR.join(probes) if any(part.probe for part in parts) else None,
-        meta={"parts": [part.id for part in parts], "objectives": len(parts)}
+        meta={"parts": [part.id for part in parts], "objectives": len(parts), **_plan(parts)}
         | ({"data_source": source} if source else {}),
     )
+
+
+def _plan(parts: Sequence[Question]) -> dict[str, list[Any]]:
+    """The search plans of the parts, one after another, when every part has one."""
+    if not all({"queries", "finds"} <= part.meta.keys() for part in parts):
+        return {}
+    return {key: [hops for part in parts for hops in part.meta[key]] for key in ("queries", "finds")}

@@ -24,16 +24,21 @@ _READ = frozenset({*ID_KEYS, *ANSWER_KEYS, "question", "answer_aliases", "prompt
 def question_of(row: Mapping[str, Any], row_number: int) -> Question:
     """The question in a row; a row without an id gets its number. Raises ValueError with the reason.
 
-    `meta` keeps the row's other plain values (type, level, data_source, ...), and `aug_answer` where that is not the
-    gold.
+    `meta` keeps the row's other plain values (type, level, data_source, ...), what an object "meta" holds, and
+    `aug_answer` where that is not the gold.
     """
     text = _text(row)
     reward_model = row.get("reward_model")
     raw = _rewarded(reward_model) if isinstance(reward_model, Mapping) else _answered(row)
     meta = {k: _clean(v) for k, v in row.items() if k not in _READ and isinstance(v, str | int | float | bool)}
+    if isinstance(row.get("meta"), Mapping):
+        meta |= {str(k): _clean(v) for k, v in row["meta"].items()}
+    probe = row.get("probe")
+    if probe is not None and (not isinstance(probe, str) or not probe.strip()):
+        raise ValueError(f'"probe" must be a string that is not blank, not {json_name(probe)}')
     if row.get("aug_answer") is not None and row["aug_answer"] is not raw:
         meta["aug_answer"] = _clean(row["aug_answer"])
-    return Question(id=_id(row, row_number), text=text, gold=_gold(_clean(raw)), meta=meta)
+    return Question(id=_id(row, row_number), text=text, gold=_gold(_clean(raw)), probe=probe, meta=meta)
 
 
 def _text(row: Mapping[str, Any]) -> str:

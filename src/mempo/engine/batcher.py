@@ -26,8 +26,8 @@ class _Pending:
 class BatchingSampler:
     """A `Sampler` over a blocking batch function.
 
-    `lockstep`: a batch starts when every rollout under way waits for one, and is ordered by the requests' own seeds: the
-    same run gives the same batches, however long tools took. `eager`: a batch starts as soon as the engine is free.
+    `lockstep`: a batch starts when every rollout under way waits for one, and is ordered by the requests' own seeds:
+    the same run gives the same batches, however long tools took. `eager`: a batch starts as soon as the engine is free.
     """
 
     def __init__(

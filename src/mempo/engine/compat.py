@@ -32,3 +32,8 @@ def forward_cached(
         keywords["position_ids"] = position_ids
     output = model(input_ids=input_ids, attention_mask=attention_mask, use_cache=True, **keywords)
     return output.logits[:, -1]
+
+
+def keep_rows(cache: DynamicCache, rows: torch.Tensor) -> None:
+    """Leave only the sequences `rows` (indices) in the cache."""
+    cache.batch_select_indices(rows)

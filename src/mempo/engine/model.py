@@ -73,7 +73,9 @@ def check_model_folder(path: str) -> None:
     if not any(folder.glob("*.safetensors")):
         others = sorted(p.name for p in folder.iterdir() if p.suffix in {".bin", ".pt", ".pth", ".ckpt", ".gguf"})
         found = f" (found {', '.join(others)})" if others else ""
-        raise UserError(f"{folder} holds no *.safetensors{found}; weights load from safetensors only: convert them first")
+        raise UserError(
+            f"{folder} holds no *.safetensors{found}; weights load from safetensors only: convert them first"
+        )
 
 
 def load_codec(path: str) -> Codec:

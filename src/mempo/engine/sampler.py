@@ -7,56 +7,104 @@ so a sample does not depend on its neighbours (beyond the last bits of floating-
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from mempo.engine.compat import forward_cached, new_cache
+from mempo.engine.compat import forward_cached, keep_rows, new_cache
 from mempo.engine.model import Policy
 from mempo.interfaces import Generation, SamplingParams
 from mempo.tokens import Codec
 from mempo.trajectory import GenerationStop
+
+_COMPACT_AT = 0.75  # the share of live rows at which the others leave the batch
 
 
 @torch.no_grad()
 def generate_batch(
     policy: Policy, prompts: Sequence[Sequence[int]], sampling: Sequence[SamplingParams]
 ) -> list[Generation]:
-    """Continue every prompt; rows are left-padded, and padding is masked by length.
+    """Continue every prompt; rows are left-padded, padding is masked by length, and rows that have ended leave the batch.
 
     Log-probs are those of the temperature-scaled distribution before top-k and top-p, at temperature 1 for greedy
     decoding. A sampled end-of-sequence token is part of the result; tokens that begin after a stop string are not.
     """
-    device, rows = policy.device, len(prompts)
-    width = max(len(prompt) for prompt in prompts)
-    pads = torch.tensor([width - len(prompt) for prompt in prompts], device=device)
+    device = policy.device
+    width, steps = max(len(prompt) for prompt in prompts), max(s.max_new_tokens for s in sampling)
+    pads = torch.tensor([width - len(prompt) for prompt in prompts], device=device)[:, None]
     ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts], dtype=torch.long, device=device)
-    steps = max(s.max_new_tokens for s in sampling)
-    mask = torch.ones(rows, width + steps, dtype=torch.long, device=device)
-    mask[:, :width] = torch.arange(width, device=device)[None] >= pads[:, None]
-    positions = (torch.arange(width, device=device)[None] - pads[:, None]).clamp(min=0)
-    noise = _uniforms(sampling, steps)
-    scale = torch.tensor([s.temperature or 1.0 for s in sampling], device=device)[:, None]
-    greedy = torch.tensor([s.temperature == 0 for s in sampling], device=device)
+    columns = torch.arange(width, device=device)[None]
+    mask = torch.ones(len(prompts), width + steps, dtype=torch.long, device=device)
+    mask[:, :width] = columns >= pads
+    positions = (columns - pads).clamp(min=0)
     watchers = [StopWatcher(policy.codec, s) for s in sampling]
+    live = _LiveRows.of(watchers, sampling, mask, positions[:, -1:], steps)
 
     cache = new_cache(policy.model)
     logits = forward_cached(policy.model, cache, ids, mask[:, :width], positions)
-    last_positions = positions[:, -1:]
     for step in range(steps):
-        logprobs = torch.log_softmax(logits.float() / scale, dim=-1)
-        uniform = torch.from_numpy(noise[:, step]).to(device)
-        tokens = torch.where(greedy, logprobs.argmax(-1), _sample(logprobs, uniform, sampling))
+        logprobs = torch.log_softmax(logits.float() / live.scale, dim=-1)
+        tokens = torch.where(live.greedy, logprobs.argmax(-1), _sample(logprobs, live.noise[:, step], live.sampling))
         picked = logprobs.gather(1, tokens[:, None])[:, 0]
-        for watcher, token, logprob in zip(watchers, tokens.tolist(), picked.tolist(), strict=True):
+        for watcher, token, logprob in zip(live.watchers, tokens.tolist(), picked.tolist(), strict=True):
             watcher.add(token, logprob)
-        if all(watcher.stop is not None for watcher in watchers):
+        going = [k for k, watcher in enumerate(live.watchers) if watcher.stop is None]
+        if not going:
             break
-        # Rows that have ended are fed along but stay where they are: their positions must not run out of the window.
-        alive = torch.tensor([[int(watcher.stop is None)] for watcher in watchers], device=device)
-        last_positions = last_positions + alive
-        logits = forward_cached(policy.model, cache, tokens[:, None], mask[:, : width + step + 1], last_positions)
+        if len(going) <= _COMPACT_AT * len(live.watchers):
+            rows = torch.tensor(going, device=device)
+            keep_rows(cache, rows)
+            live, tokens = live.keep(rows), tokens[rows]
+        logits = forward_cached(
+            policy.model, cache, tokens[:, None], live.mask[:, : width + step + 1], live.next_positions()
+        )
     return [watcher.generation() for watcher in watchers]
+
+
+@dataclass
+class _LiveRows:
+    """What belongs to the rows still in the batch, row by row."""
+
+    watchers: list[StopWatcher]
+    sampling: list[SamplingParams]
+    mask: torch.Tensor
+    noise: torch.Tensor
+    scale: torch.Tensor
+    greedy: torch.Tensor
+    positions: torch.Tensor
+
+    @classmethod
+    def of(
+        cls,
+        watchers: Sequence[StopWatcher],
+        sampling: Sequence[SamplingParams],
+        mask: torch.Tensor,
+        positions: torch.Tensor,
+        steps: int,
+    ) -> _LiveRows:
+        return cls(
+            list(watchers),
+            list(sampling),
+            mask,
+            torch.from_numpy(_uniforms(sampling, steps)).to(mask.device),
+            torch.tensor([s.temperature or 1.0 for s in sampling], device=mask.device)[:, None],
+            torch.tensor([s.temperature == 0 for s in sampling], device=mask.device),
+            positions,
+        )
+
+    def keep(self, rows: torch.Tensor) -> _LiveRows:
+        kept = rows.tolist()
+        tensors = (self.mask, self.noise, self.scale, self.greedy, self.positions)
+        return _LiveRows(
+            [self.watchers[k] for k in kept], [self.sampling[k] for k in kept], *(t[rows] for t in tensors)
+        )
+
+    def next_positions(self) -> torch.Tensor:
+        """One further, `[rows, 1]`. Rows that have ended are fed along but stay: they must not run out of the window."""
+        going = [[int(watcher.stop is None)] for watcher in self.watchers]
+        self.positions = self.positions + torch.tensor(going, device=self.positions.device)
+        return self.positions
 
 
 def _uniforms(sampling: Sequence[SamplingParams], steps: int) -> np.ndarray:

@@ -32,8 +32,8 @@ def score_naive(policy: Policy, requests: Sequence[ScoreRequest], temperature: f
 
 
 class LocalScorer:
-    """A `Scorer` over the policy in this process: rows sorted by length, micro-batches by token budget, logits made at the
-    wanted positions only. Equal requests are computed once."""
+    """A `Scorer` over the policy in this process: rows sorted by length, micro-batches by token budget, logits made at
+    the wanted positions only. Equal requests are computed once."""
 
     def __init__(self, policy: Policy, budget_tokens: int = 16_384) -> None:
         self._policy = policy

@@ -61,8 +61,8 @@ class TokenBatch:
 
 
 class Updater:
-    """The optimizer of one policy. Advantages, old log-probs and the reference are constants; the gradient flows through
-    the new log-probs alone."""
+    """The optimizer of one policy. Advantages, old log-probs and the reference are constants; the gradient flows
+    through the new log-probs alone."""
 
     def __init__(
         self,

@@ -40,7 +40,9 @@ async def call_with_retries(call: Callable[[], T], settings: RetrySettings) -> T
             return await asyncio.to_thread(call)
         except Exception as error:
             if attempt == settings.tries:
-                raise Unavailable(f"{settings.tries} tries failed; the last: {type(error).__name__}: {error}") from error
+                raise Unavailable(
+                    f"{settings.tries} tries failed; the last: {type(error).__name__}: {error}"
+                ) from error
         await asyncio.sleep(min(wait_s, settings.max_backoff_s))
         wait_s *= 2
     raise AssertionError("unreachable: tries >= 1")

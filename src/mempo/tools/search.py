@@ -13,7 +13,7 @@ _CACHE_SIZE = 20_000
 
 
 class SearchSettings(Settings):
-    """Settings of the search tool. The budget in tokens is `limits.max_obs_tokens`: the loop cuts, the tool does not."""
+    """Settings of the search tool. The budget in tokens, `limits.max_obs_tokens`, is the loop's to keep."""
 
     top_k: int = Field(default=5, ge=1)
     passage: str = "[{n}] {title}\n{text}"
@@ -30,14 +30,14 @@ class SearchSettings(Settings):
             value.format(n=1, title="", text="", url="")
         except (KeyError, IndexError, ValueError, AttributeError) as error:
             raise ValueError(
-                f"passage {value!r} cannot be filled in ({type(error).__name__}: {error}); it may hold {{n}}, {{title}}, "
-                "{text} and {url}"
+                f"passage {value!r} cannot be filled in ({type(error).__name__}: {error}); "
+                "it may hold {n}, {title}, {text} and {url}"
             ) from error
         return value
 
 
 class SearchTool:
-    """A `Tool` over anything with `retrieve(queries, top_k)`. Answers are cached: the corpus does not change in a run."""
+    """A `Tool` over anything with `retrieve(queries, top_k)`. Answers are cached: a corpus does not change in a run."""
 
     name = "search"
 

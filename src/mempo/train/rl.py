@@ -36,7 +36,8 @@ from mempo.train.sft import take
 from mempo.train.state import last_checkpoint, load_optimizer_state, save_state
 from mempo.trajectory import Trajectory, rows_of
 
-SHOWN = ("score", "em", "memory/p_mem", "note_tokens", "turns", "update/entropy")
+SHOWN = ("score", "em", "memory/p_mem", "note_tokens", "turns", "searches", "update/entropy")
+UPDATE_MEASURES = ("loss", "policy", "ratio", "clip_fraction", "k3", "k3_old", "entropy", "grad_norm", "lr")
 
 
 class RlSettings(Settings):
@@ -100,11 +101,7 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
     Raises:
         UserError: too few questions, or a step in which every rollout was spoiled by infrastructure.
     """
-    if len(setup.questions) < settings.questions_per_step:
-        raise UserError(
-            f"rl.questions_per_step is {settings.questions_per_step} but there are only {len(setup.questions)} training "
-            "questions; bring more, or lower it"
-        )
+    check_questions(setup.questions, settings)
     updater, policy = setup.updater, setup.updater.policy
     resumed = last_checkpoint(run, "rl")
     done = load_optimizer_state(resumed, updater.optimizer) if resumed else 0
@@ -154,6 +151,19 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
                 save_state(run, "rl", step + 1, policy, updater.optimizer)
 
 
+def check_questions(questions: Sequence[Question], settings: RlSettings) -> None:
+    """Refuse a batch larger than all questions together: it would hold some of them twice.
+
+    Raises:
+        UserError: the two numbers and the remedy.
+    """
+    if settings.steps and len(questions) < settings.questions_per_step:
+        raise UserError(
+            f"rl.questions_per_step is {settings.questions_per_step} but there are only {len(questions)} training "
+            f"questions; bring more, or set rl.questions_per_step={max(len(questions), 1)}"
+        )
+
+
 def rollout_jobs(setup: RlSetup, settings: RlSettings, step: int) -> tuple[list[Job], list[Question]]:
     """`[questions × rollouts]` jobs of a step and the question of each; the same whenever they are asked for.
 
@@ -171,11 +181,12 @@ def rollout_jobs(setup: RlSetup, settings: RlSettings, step: int) -> tuple[list[
 
 def update_policy(
     updater: Updater, trajectories: Sequence[Trajectory], credit: Credit, settings: RlSettings, lr: float
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     """`updates_per_step` optimizer steps; all rows of a question are in the same one.
 
     Rollouts spoiled by infrastructure have no rows. When no token has any advantage and there is no KL term, the gradient
-    is zero by construction: no step is made, and it is counted. Metrics are means over the steps.
+    is zero by construction: no step is made, and it is counted. Metrics are means over the steps; where no step says
+    anything about one of `UPDATE_MEASURES` it is None.
     """
     questions = len(trajectories) // settings.rollouts_per_question
     share = questions // settings.updates_per_step * settings.rollouts_per_question
@@ -199,7 +210,8 @@ def update_policy(
     names = dict.fromkeys(name for result in results for name in result)
     means = {n: sum(found) / len(found) for n in names if (found := [r[n] for r in results if n in r])}
     made = len(results) - sum(result["update/skipped"] for result in results)
-    return {**means, "update/optimizer_steps": made, "rows": float(rows_total)}
+    unknown = {f"update/{name}": None for name in UPDATE_MEASURES}
+    return {**unknown, **means, "update/optimizer_steps": made, "rows": float(rows_total)}
 
 
 def refuse_all_errors(trajectories: Sequence[Trajectory]) -> None:

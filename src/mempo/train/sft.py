@@ -63,11 +63,10 @@ def demo_rows(demos: Sequence[Demo]) -> list[Row]:
     return [row for i, demo in enumerate(demos) for row in rows_of(demo.trajectory, i)]
 
 
-def mixed_batches(
-    rows: Sequence[Row], probes: Sequence[Row], settings: SftSettings, seed: int
-) -> RowSource:
+def mixed_batches(rows: Sequence[Row], probes: Sequence[Row], settings: SftSettings, seed: int) -> RowSource:
     """Batches of demonstration rows with a fixed share of probe rows; every row is seen once before any is seen again."""
-    per_batch = round(settings.batch_rows * settings.probe_share) if probes else 0
+    # At least one row of a batch tells an episode, however small the batch.
+    per_batch = min(round(settings.batch_rows * settings.probe_share), settings.batch_rows - 1) if probes else 0
     sources = [(rows, settings.batch_rows - per_batch, "rows"), (probes, per_batch, "probes")]
     if not rows:
         raise ConfigError("sft has no rows to learn from; the demonstrations are empty")
@@ -91,9 +90,7 @@ def take(items: Sequence, start: int, count: int, seed: str) -> list:
     return found
 
 
-def train_sft(
-    policy: Policy, rows_at: RowSource, settings: SftSettings, run: RunFolder, console: Console
-) -> None:
+def train_sft(policy: Policy, rows_at: RowSource, settings: SftSettings, run: RunFolder, console: Console) -> None:
     """Run the steps that are left and save the last. A resumed run does what an unbroken one would have done."""
     updater = Updater(policy, settings.optim)
     resumed = last_checkpoint(run, "sft")

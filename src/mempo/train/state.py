@@ -17,9 +17,7 @@ from mempo.errors import UserError
 from mempo.runs.folder import Checkpoint, RunFolder
 
 
-def save_state(
-    run: RunFolder, stage: str, step: int, policy: Policy, optimizer: AnyOptimizer, keep: int = 2
-) -> Path:
+def save_state(run: RunFolder, stage: str, step: int, policy: Policy, optimizer: AnyOptimizer, keep: int = 2) -> Path:
     """Write a whole checkpoint after `step` steps of `stage`."""
 
     def write(folder: Path) -> None:

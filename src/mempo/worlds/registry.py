@@ -48,12 +48,18 @@ def make_world(name: str, options: Mapping[str, Any]) -> World:
             raise ConfigError(f"data.world_options do not fit {name}: {error}") from error
         world = factory(**options)
         if not isinstance(world, World):
-            raise ConfigError(f"data.world: {name} returned a {type(world).__name__}, which is no World (name, documents, questions)")
+            raise ConfigError(
+                f"data.world: {name} returned a {type(world).__name__}, which is no World (name, documents, questions)"
+            )
         return world
     if name not in _WORLDS:
-        raise ConfigError(f"unknown world {name!r}{nearest(name, _WORLDS)}; known: {', '.join(_WORLDS)}, or module:factory")
+        raise ConfigError(
+            f"unknown world {name!r}{nearest(name, _WORLDS)}; known: {', '.join(_WORLDS)}, or module:factory"
+        )
     for key in options:
         if key not in _OPTIONS[name]:
             hint = nearest(key, _OPTIONS[name])
-            raise ConfigError(f"data.world_options: {name} has no option {key!r}{hint}; known: {', '.join(_OPTIONS[name])}")
+            raise ConfigError(
+                f"data.world_options: {name} has no option {key!r}{hint}; known: {', '.join(_OPTIONS[name])}"
+            )
     return _WORLDS[name](**options)

@@ -1,0 +1,101 @@
+"""A killed run goes on exactly: the same questions, rollouts, step labels, learning rates and weights, bit for bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mempo.train.rl
+import mempo.train.sft
+from mempo.errors import UserError
+from mempo.runs.folder import RunFolder
+from tests.train.small import assert_same_weights, metrics, run
+
+pytestmark = pytest.mark.slow
+
+
+class Killed(BaseException):
+    pass
+
+
+def kill_after(monkeypatch: pytest.MonkeyPatch, module: Any, step: int, *, before_saving: bool = False) -> None:
+    """Die as the checkpoint of `step` is due: just before it is written, or just after."""
+    save = module.save_state
+
+    def dying(run_folder: RunFolder, stage: str, at: int, *rest: Any) -> Path:
+        if at == step and before_saving:
+            raise Killed
+        path = save(run_folder, stage, at, *rest)
+        if at == step:
+            raise Killed
+        return path
+
+    monkeypatch.setattr(module, "save_state", dying)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tmp_path_factory.mktemp("runs") / "unbroken")
+
+
+def resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, step: int, **how: bool) -> Path:
+    folder = tmp_path / "broken"
+    with monkeypatch.context() as patch:
+        kill_after(patch, module, step, **how)
+        with pytest.raises(Killed):
+            run(folder)
+    return run(folder, resume=True)
+
+
+def assert_same_run(folder: Path, unbroken: Path) -> None:
+    assert_same_weights(folder / "final", unbroken / "final")
+    for stage in ("sft", "rl"):
+        assert metrics(folder, stage) == metrics(unbroken, stage)
+        assert [line["step"] for line in metrics(folder, stage)] == [1, 2, 3, 4, 5, 6]
+    for name in [f"step-{n}" for n in range(1, 7)]:
+        for ending in ("jsonl", "tokens"):
+            file = f"rollouts/{name}.{ending}"
+            assert (folder / file).read_bytes() == (unbroken / file).read_bytes()
+    for name in ("start", "final"):
+        file = f"evaluation-{name}.json"
+        assert json.loads((folder / file).read_text()) == json.loads((unbroken / file).read_text())
+
+
+def test_three_steps_and_a_kill_and_three_more_equal_six(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbroken: Path
+) -> None:
+    assert_same_run(resumed(tmp_path, monkeypatch, mempo.train.rl, 3), unbroken)
+
+
+def test_steps_after_the_last_checkpoint_are_done_again_and_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbroken: Path
+) -> None:
+    assert_same_run(resumed(tmp_path, monkeypatch, mempo.train.rl, 6, before_saving=True), unbroken)
+
+
+def test_sft_resumes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbroken: Path) -> None:
+    assert_same_run(resumed(tmp_path, monkeypatch, mempo.train.sft, 3), unbroken)
+
+
+def test_a_kill_between_the_stages_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbroken: Path
+) -> None:
+    assert_same_run(resumed(tmp_path, monkeypatch, mempo.train.sft, 6), unbroken)
+
+
+def test_another_configuration_is_refused_with_the_keys_that_changed(unbroken: Path) -> None:
+    with pytest.raises(UserError, match=r"rl\.optim\.lr: 0\.0005 → 0\.1"):
+        run(unbroken, "rl.optim.lr=0.1", resume=True)
+
+
+def test_a_folder_with_a_run_is_not_written_over(unbroken: Path) -> None:
+    with pytest.raises(UserError, match="--resume"):
+        run(unbroken)
+
+
+def test_nothing_to_resume_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no run"):
+        run(tmp_path / "empty", resume=True)
