@@ -179,5 +179,6 @@ def check_window(config: Config, window: int | None) -> None:
     limit = config.limits.max_context_tokens
     if window is not None and limit > window:
         raise ConfigError(
-            f"limits.max_context_tokens is {limit} but the model sees {window} tokens; set limits.max_context_tokens={window}"
+            f"limits.max_context_tokens is {limit} but the model sees {window} tokens; "
+            f"set limits.max_context_tokens={window}"
         )

@@ -1,7 +1,7 @@
 """One configuration, composed of every room's own settings.
 
-Sources, later ones win: defaults, a recipe or YAML file, `key=value` from the command line. Every value remembers where it
-came from; unknown keys are refused with the nearest known one; what cannot work is refused before any model loads.
+Sources, later ones win: defaults, a recipe or YAML file, `key=value` from the command line. Every value remembers where
+it came from; unknown keys are refused with the nearest known one; what cannot work is refused before any model loads.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def resolve(source: str | None, overrides: Sequence[str] = ()) -> Resolved:
     """Compose a configuration from a recipe name or YAML file (None: defaults alone) and `key=value` overrides.
 
     Raises:
-        ConfigError: a file or key that does not exist, a value of the wrong kind, or settings that contradict each other.
+        ConfigError: a file or key that does not exist, a value of the wrong kind, settings that contradict each other.
     """
     layers: list[tuple[str, dict[str, Any]]] = []
     if source is not None:
@@ -168,7 +168,7 @@ def resolve(source: str | None, overrides: Sequence[str] = ()) -> Resolved:
         raise ConfigError(_explain(error, layers)) from error
     check(config)
     every = dict.fromkeys((key for key, _ in _leaves(config.model_dump(mode="json"))), "default")
-    every.update({key: _origin(key, origins) for key in every if _origin(key, origins)})
+    every.update({key: origin for key in every if (origin := _origin(key, origins))})
     return Resolved(config, every)
 
 
@@ -191,8 +191,8 @@ def check(config: Config) -> None:
         raise ConfigError("data.world_options are set without data.world; clear them (data.world_options={})")
     elif data.train_questions != DataSettings.model_fields["train_questions"].default:
         raise ConfigError(
-            f"data.train_questions {data.train_questions} counts questions drawn from a world, but data.world is not set; "
-            "a question file is used whole"
+            f"data.train_questions is {data.train_questions}, which counts questions drawn from a world, but data.world is "
+            "not set; a question file is used whole"
         )
     retrieval = [name for name in ("index", "server", "corpus") if getattr(data, name)]
     if len(retrieval) > 1:

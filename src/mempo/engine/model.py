@@ -101,7 +101,7 @@ def load_policy(settings: ModelSettings, path: str | None = None, codec: Codec |
         torch.set_num_threads(settings.threads)
     device = pick_device(settings.device)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             path,
             dtype=getattr(torch, settings.dtype),
             attn_implementation=settings.attention,

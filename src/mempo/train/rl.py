@@ -1,8 +1,9 @@
 """Reinforcement learning: the main loop.
 
-Follow a token: a question (`questions_at`) is rolled out (`run_rollouts`), every rollout gets one score (`outcome_score`),
-every note its memory reward (`score_notes`), both become one advantage per generated token (`assign_credit`), the turns
-become training rows (`rows_of`), and one optimizer step goes over all rows of a batch of questions (`Updater.rl_step`).
+Follow a token: a question (`rollout_jobs`) is rolled out (`run_rollouts`), every rollout gets one score
+(`outcome_score`), every note its memory reward (`score_notes`), both become one advantage per generated token
+(`assign_credit`), the turns become training rows (`rows_of`), and one optimizer step goes over all rows of a batch of
+questions (`Updater.rl_step`).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class RlSettings(Settings):
     """Optimizer steps per batch of questions, whatever the number of turns and rows; questions are dealt out evenly."""
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     top_p: float = 1.0
-    """Must stay 1: cutting the tail makes the ratio of the update wrong (old log-probs are of the whole distribution)."""
+    """Must stay 1: old log-probs are of the whole distribution, so a cut tail makes the ratio of the update wrong."""
     top_k: int = 0
     schedule: Literal["auto", "lockstep", "eager"] = "auto"
     """How rollouts are batched: `lockstep` repeats exactly, `eager` never waits. `auto`: lockstep on CPU."""
@@ -67,8 +68,8 @@ class RlSettings(Settings):
     def _whole_distribution(self) -> RlSettings:
         if self.top_p != 1 or self.top_k != 0:
             raise ValueError(
-                f"rl samples from the whole distribution (top_p {self.top_p:g}, top_k {self.top_k} would bias the ratio); "
-                "leave top_p=1, top_k=0; evaluation may differ"
+                f"rl samples from the whole distribution (top_p {self.top_p:g}, top_k {self.top_k} would bias the "
+                "ratio); leave top_p=1, top_k=0; evaluation may differ"
             )
         if self.questions_per_step % self.updates_per_step:
             raise ValueError(
@@ -184,9 +185,9 @@ def update_policy(
 ) -> dict[str, float | None]:
     """`updates_per_step` optimizer steps; all rows of a question are in the same one.
 
-    Rollouts spoiled by infrastructure have no rows. When no token has any advantage and there is no KL term, the gradient
-    is zero by construction: no step is made, and it is counted. Metrics are means over the steps; where no step says
-    anything about one of `UPDATE_MEASURES` it is None.
+    Rollouts spoiled by infrastructure have no rows. When no token has any advantage and there is no KL term, the
+    gradient is zero by construction: no step is made, and it is counted. Metrics are means over the steps; where no
+    step says anything about one of `UPDATE_MEASURES` it is None.
     """
     questions = len(trajectories) // settings.rollouts_per_question
     share = questions // settings.updates_per_step * settings.rollouts_per_question

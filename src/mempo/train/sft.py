@@ -64,7 +64,7 @@ def demo_rows(demos: Sequence[Demo]) -> list[Row]:
 
 
 def mixed_batches(rows: Sequence[Row], probes: Sequence[Row], settings: SftSettings, seed: int) -> RowSource:
-    """Batches of demonstration rows with a fixed share of probe rows; every row is seen once before any is seen again."""
+    """Batches of demonstration rows with a fixed share of probe rows; every row is seen before any is seen again."""
     # At least one row of a batch tells an episode, however small the batch.
     per_batch = min(round(settings.batch_rows * settings.probe_share), settings.batch_rows - 1) if probes else 0
     sources = [(rows, settings.batch_rows - per_batch, "rows"), (probes, per_batch, "probes")]

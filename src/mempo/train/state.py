@@ -1,7 +1,7 @@
 """Checkpoints of a training stage: a model folder, the optimizer, and the step.
 
-Questions, learning rates and sampling noise are functions of the run's seed and the step, so a step number is all of the
-data position and of the random state that there is. Torch's generator is not used while training.
+Questions, learning rates and sampling noise are functions of the run's seed and the step, so a step number is all of
+the data position and of the random state that there is. Torch's generator is not used while training.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A policy of a hundred thousand parameters, made from scratch for one world, that learns on a laptop in minutes.
 
-Small models learn a format quickly and never learn to look things up, unless they are taught to copy first: random chunks
-of tokens, written again in shuffled order. The tokenizer gives every name one token, and spells unknown text in bytes,
-so nothing is ever out of its vocabulary; the copying covers all of it, so that names never seen in a question can be
-copied too.
+Small models learn a format quickly and never learn to look things up, unless they are taught to copy first: random
+chunks of tokens, written again in shuffled order. The tokenizer gives every name one token, and spells unknown text in
+bytes, so nothing is ever out of its vocabulary; the copying covers all of it, so that names never seen in a question
+can be copied too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ToySettings(Settings):
     rope_theta: float = Field(default=100.0, gt=1)
     """Base of the rotary frequencies: small, because contexts are short."""
     look_back: float = Field(default=3.0, ge=0)
-    """How strongly the heads of the first layer begin by looking one, two, three … tokens back; 0 leaves them random."""
+    """How strongly the heads of the first layer begin by looking one, two, three … tokens back; 0: random."""
     window_tokens: int = Field(default=1024, ge=64)
     warmup_steps: int = Field(default=200, ge=0)
     """SFT steps of copying alone; they count among `sft.steps`."""
@@ -104,8 +104,8 @@ def _look_back(model: LlamaForCausalLM, settings: ToySettings) -> None:
     """Let head h of the first layer begin by looking h + 1 tokens back.
 
     To copy, a model must know what stood before each token. Heads that look back are slow to form from nothing; with
-    rotary positions two constant biases make one: scores depend on R(n - m) alone, so a query turned back by h + 1 steps
-    answers best to a key h + 1 tokens earlier. Training goes on from there; nothing is frozen.
+    rotary positions two constant biases make one: scores depend on R(n - m) alone, so a query turned back by h + 1
+    steps answers best to a key h + 1 tokens earlier. Training goes on from there; nothing is frozen.
     """
     size, half = settings.head_size, settings.head_size // 2
     turn = settings.rope_theta ** (-torch.arange(half) * 2 / size)  # radians per token of each pair

@@ -10,24 +10,41 @@ from typing import Any
 from mempo.errors import ConfigError, nearest
 from mempo.imports import is_import_path, load_object
 from mempo.interfaces import World
-from mempo.worlds.atlas import EVERYTHING, TOY, AtlasWorld, Subset
+from mempo.worlds.atlas import EVERYTHING, TEST_FRACTION, TOY, AtlasWorld, Subset
 
 
 def make_atlas(**options: Any) -> AtlasWorld:
-    """Options: `rendering`, `forms`, `subset` (`everything`, `toy`, or a mapping of `Subset`'s fields), `test_fraction`."""
+    """Options: `rendering`, `forms`, `test_fraction`, `subset` (`everything`, `toy`, or a mapping as `Subset` has it).
+
+    Raises:
+        ConfigError: an option that does not exist, or a value it cannot have.
+    """
     subset = options.pop("subset", "everything")
     if isinstance(subset, Mapping):
         known = {field.name for field in dataclasses.fields(Subset)}
         for key in subset:
             if key not in known:
-                raise ConfigError(f"data.world_options.subset: unknown key {key!r}{nearest(key, known)}")
-        values = {key: tuple(value) if isinstance(value, list) else value for key, value in subset.items()}
-        chosen = Subset(**values)
+                raise ConfigError(f"data.world_options.subset: unknown key {key!r}{nearest(str(key), known)}")
+        try:
+            chosen = Subset(**_tuples(subset))
+        except TypeError as error:
+            raise ConfigError(f"data.world_options.subset: a value of the wrong kind ({error})") from error
     elif subset in ("everything", "toy"):
         chosen = TOY if subset == "toy" else EVERYTHING
     else:
         raise ConfigError(f"data.world_options.subset is {subset!r}; give everything, toy, or a mapping")
-    return AtlasWorld(subset=chosen, **{k: tuple(v) if isinstance(v, list) else v for k, v in options.items()})
+    fraction = options.get("test_fraction", TEST_FRACTION)
+    if isinstance(fraction, bool) or not isinstance(fraction, int | float):
+        raise ConfigError(f"data.world_options.test_fraction is {fraction!r}; give a number between 0 and 1")
+    forms = options.get("forms")
+    if isinstance(forms, str):
+        options["forms"] = (forms,)
+    return AtlasWorld(subset=chosen, **_tuples(options))
+
+
+def _tuples(options: Mapping[str, Any]) -> dict[str, Any]:
+    """YAML has lists where the atlas has tuples."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
 
 
 _WORLDS: dict[str, Callable[..., World]] = {"atlas": make_atlas}

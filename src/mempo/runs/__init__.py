@@ -1,0 +1,1 @@
+"""The run folder: everything a run leaves behind, and everything needed to go on."""

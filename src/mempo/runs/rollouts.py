@@ -1,0 +1,183 @@
+"""Saved rollouts: a small jsonl line each, and a sidecar of token arrays found by offset.
+
+The jsonl file alone is enough to score and to compare. The sidecar (`step-N.tokens`, little-endian int32 and float32)
+holds what is needed to train or to draw a rollout again. A prompt is stored as "so many tokens kept from an earlier
+prompt, plus new ones", so a full-history rollout of many turns does not store its history many times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mempo.protocol import TurnGrammar, parse_turn
+from mempo.runs.files import dump_line, read_lines, write_whole
+from mempo.tokens import Codec
+from mempo.trajectory import GenerationStop, Observation, ObservationPart, StopReason, Trajectory, Turn
+
+Advantages = Mapping[int, Sequence[float]]  # {turn: [generated tokens]}
+
+
+class _Sidecar:
+    """Arrays appended one after another; each is named by `[offset in items, length]`, items being 4 bytes."""
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes] = []
+        self._items = 0
+
+    def put(self, values: Sequence[float] | Sequence[int], kind: str) -> list[int]:
+        self._chunks.append(np.asarray(values, dtype=kind).tobytes())
+        place = [self._items, len(values)]
+        self._items += len(values)
+        return place
+
+    def bytes(self) -> bytes:
+        return b"".join(self._chunks)
+
+
+def save_rollouts(
+    path: Path,
+    trajectories: Sequence[Trajectory],
+    facts: Sequence[Mapping[str, Any]],
+    advantages: Sequence[Advantages] | None = None,
+) -> None:
+    """Write `path` and its sidecar. `facts[i]` (question, scores, costs …) joins the line of trajectory i."""
+    sidecar = _Sidecar()
+    lines = []
+    for i, (trajectory, fact) in enumerate(zip(trajectories, facts, strict=True)):
+        values = advantages[i] if advantages is not None else {}
+        lines.append(dump_line(_line(trajectory, fact, values, sidecar)))
+    write_whole(tokens_path(path), sidecar.bytes())
+    write_whole(path, "".join(lines))
+
+
+def tokens_path(path: Path) -> Path:
+    return path.with_suffix(".tokens")
+
+
+def _line(trajectory: Trajectory, fact: Mapping[str, Any], values: Advantages, sidecar: _Sidecar) -> dict[str, Any]:
+    turns = []
+    known: list[tuple[int, ...]] = [trajectory.question_ids]
+    for turn in trajectory.turns:
+        source, kept = _longest_kept(known, turn.prompt_ids)
+        record: dict[str, Any] = {
+            "stop": turn.stop,
+            "outcome": turn.parsed.outcome,
+            "note": turn.parsed.note_status,
+            "prompt": [source, kept, *sidecar.put(turn.prompt_ids[kept:], "<i4")],
+            "generated": sidecar.put(turn.generated_ids, "<i4"),
+            "logprobs": sidecar.put(turn.logprobs, "<f4"),
+        }
+        if turn.temperature != 1.0:
+            record["temperature"] = turn.temperature
+        if turn.forced_ids:
+            record["forced"] = list(turn.forced_ids)
+        if turn.note_span:
+            record["note_span"] = list(turn.note_span)
+        if turn.note_ids is not None:
+            record["note_ids"] = sidecar.put(turn.note_ids, "<i4")
+        if turn.action_ids is not None:
+            record["action_ids"] = sidecar.put(turn.action_ids, "<i4")
+        if turn.observation is not None:
+            record["observation"] = [[*sidecar.put(p.ids, "<i4"), int(p.cuttable)] for p in turn.observation.parts]
+        if turn.tool_error is not None:
+            record["tool_error"] = turn.tool_error
+        if turn.index in values:
+            record["advantages"] = sidecar.put(values[turn.index], "<f4")
+        turns.append(record)
+        known.append(turn.prompt_ids)
+    own: dict[str, Any] = {
+        "question_id": trajectory.question_id,
+        "rollout": trajectory.rollout,
+        "stop": trajectory.stop,
+        "answer": trajectory.answer,
+        "error": trajectory.error,
+    }
+    if trajectory.meta:
+        own["meta"] = dict(trajectory.meta)
+    tokens = {"question_ids": sidecar.put(trajectory.question_ids, "<i4"), "turns": turns}
+    return {**own, **fact, **own, **tokens}  # facts come in between, and never in place of the rollout's own
+
+
+def _longest_kept(known: Sequence[tuple[int, ...]], prompt: tuple[int, ...]) -> tuple[int, int]:
+    """Which earlier prompt (0 = the question, t + 1 = turn t) shares the longest beginning with this one."""
+    best = (0, 0)
+    for source, ids in enumerate(known):
+        shared = next(
+            (i for i, (a, b) in enumerate(zip(ids, prompt, strict=False)) if a != b), min(len(ids), len(prompt))
+        )
+        if shared >= best[1]:
+            best = (source, shared)
+    return best
+
+
+def load_rollouts(
+    path: Path, codec: Codec, grammar: TurnGrammar
+) -> tuple[list[Trajectory], list[dict[str, Any]], list[dict[int, list[float]]]]:
+    """Trajectories, their jsonl lines, and their advantages, exactly as saved (floats to float32)."""
+    raw = tokens_path(path).read_bytes()
+    ints, floats = np.frombuffer(raw, "<i4"), np.frombuffer(raw, "<f4")
+    lines = read_lines(path)
+    trajectories, advantages = [], []
+    for line in lines:
+        trajectories.append(_trajectory(line, ints, floats, codec, grammar))
+        advantages.append(
+            {t: _at(floats, turn["advantages"]) for t, turn in enumerate(line["turns"]) if "advantages" in turn}
+        )
+    return trajectories, lines, advantages
+
+
+def _at(array: np.ndarray, place: Sequence[int]) -> list[Any]:
+    return array[place[0] : place[0] + place[1]].tolist()
+
+
+def _trajectory(
+    line: Mapping[str, Any], ints: np.ndarray, floats: np.ndarray, codec: Codec, grammar: TurnGrammar
+) -> Trajectory:
+    question_ids = tuple(_at(ints, line["question_ids"]))
+    known, turns = [question_ids], []
+    for index, record in enumerate(line["turns"]):
+        source, kept, *place = record["prompt"]
+        prompt_ids = known[source][:kept] + tuple(_at(ints, place))
+        known.append(prompt_ids)
+        generated, forced = tuple(_at(ints, record["generated"])), tuple(record.get("forced", ()))
+        stop = GenerationStop(record["stop"])
+        own = forced + generated
+        text = codec.decode(own[:-1] if stop is GenerationStop.EOS and own[-1:] == (codec.eos_id,) else own)
+        parsed = parse_turn(text, index, grammar, truncated=stop is GenerationStop.LENGTH)
+        note_ids, action_ids = record.get("note_ids"), record.get("action_ids")
+        if note_ids is None and parsed.note is not None:  # refused by the loop: too long
+            parsed = parsed.without_note(grammar.note_rule(index))
+        parts = record.get("observation")
+        turns.append(
+            Turn(
+                index=index,
+                prompt_ids=prompt_ids,
+                generated_ids=generated,
+                logprobs=tuple(_at(floats, record["logprobs"])),
+                stop=stop,
+                parsed=parsed,
+                forced_ids=forced,
+                note_span=tuple(record["note_span"]) if "note_span" in record else None,
+                note_ids=tuple(_at(ints, note_ids)) if note_ids else None,
+                action_ids=tuple(_at(ints, action_ids)) if action_ids else None,
+                observation=Observation(tuple(ObservationPart(tuple(_at(ints, p[:2])), bool(p[2])) for p in parts))
+                if parts
+                else None,
+                tool_error=record.get("tool_error"),
+                temperature=record.get("temperature", 1.0),
+            )
+        )
+    return Trajectory(
+        question_id=line["question_id"],
+        rollout=line["rollout"],
+        question_ids=question_ids,
+        turns=tuple(turns),
+        stop=StopReason(line["stop"]),
+        answer=line["answer"],
+        error=line["error"],
+        meta=line.get("meta", {}),
+    )

@@ -1,0 +1,116 @@
+"""Policies with a will of their own, tools that say what they are told, and a setup of the main loop around them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mempo.agent import Agent, DecodingSettings, Job, rollout
+from mempo.credit import CreditSettings
+from mempo.engine.model import Policy
+from mempo.engine.optimizer import OptimSettings
+from mempo.engine.scoring import LocalScorer
+from mempo.engine.update import Updater
+from mempo.interfaces import Generation, Sampler, SamplingParams, ToolResult
+from mempo.loss import LossSettings
+from mempo.question import Question
+from mempo.rewards.memory import MemorySettings
+from mempo.rewards.outcome import OutcomeSettings
+from mempo.runs.folder import RunFolder
+from mempo.train.rl import RlSettings, RlSetup
+from mempo.trajectory import Trajectory
+from tests.tiny import Scripted, make_agent, make_codec, said, tiny_llama
+
+CODEC = make_codec()
+SEARCH = "<think>s</think><search>q</search>"
+NOTED_SEARCH = f"<mem>n</mem>{SEARCH}"
+ANSWER = "<think>s</think><answer>Paris</answer>"
+NOTED_ANSWER = f"<mem>n</mem>{ANSWER}"
+
+
+class Told:
+    """A search tool that always finds the same."""
+
+    name = "search"
+
+    def __init__(self, result: ToolResult | None = None) -> None:
+        self.result = result or ToolResult(passages=("Paris",))
+
+    async def call(self, argument: str) -> ToolResult:
+        return self.result
+
+
+class Speaker:
+    """A sampler whose words are a function of the noise seed of each turn, as a policy's are."""
+
+    def __init__(self, speak: Callable[[random.Random], str]) -> None:
+        self._speak = speak
+        self.seeds: list[int | None] = []
+        self.asked: list[SamplingParams] = []
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
+        self.seeds.append(sampling.seed)
+        self.asked.append(sampling)
+        return said(CODEC, self._speak(random.Random(sampling.seed)), sampling.max_new_tokens)
+
+
+def wandering(rng: random.Random) -> str:
+    """Searches, and now and then answers, right or wrong."""
+    if rng.random() < 0.5:
+        return NOTED_SEARCH
+    return NOTED_ANSWER if rng.random() < 0.5 else NOTED_ANSWER.replace("Paris", "Rome")
+
+
+def questions(count: int) -> list[Question]:
+    return [Question(f"q{i}", f"question {i}?", "Paris") for i in range(count)]
+
+
+def agent(context: str = "memory", result: ToolResult | None = None, **limits: Any) -> Agent:
+    return make_agent(CODEC, context, tools={"search": Told(result)}, **limits)
+
+
+def played(
+    question: Question, turns: int, place: int = 0, context: str = "memory", answer: str = "Paris", **keywords: Any
+) -> Trajectory:
+    """A rollout of so many turns, the last of which answers."""
+    texts = [SEARCH, *[NOTED_SEARCH] * (turns - 2)] if turns > 1 else []
+    texts.append((NOTED_ANSWER if turns > 1 else ANSWER).replace("Paris", answer))
+    job = Job(question, place, ("played",))
+    return asyncio.run(rollout(agent(context, **keywords), Scripted(CODEC, texts), job, DecodingSettings()))
+
+
+def setup(
+    sampler: Sampler,
+    asked: Sequence[Question],
+    policy: Policy | None = None,
+    agent_of: Agent | None = None,
+    loss: LossSettings | None = None,
+    reference: Policy | None = None,
+    seed: int = 0,
+    **others: Any,
+) -> RlSetup:
+    policy = policy or tiny_llama(CODEC)
+    return RlSetup(
+        questions=asked,
+        agent=agent_of or agent(),
+        sampler=sampler,
+        scorer=LocalScorer(policy),
+        updater=Updater(policy, OptimSettings(lr=1e-2), loss, reference),
+        outcome=OutcomeSettings(format_gate=False),
+        memory=MemorySettings(),
+        credit=CreditSettings(),
+        seed=seed,
+        **others,
+    )
+
+
+def settings(**changes: Any) -> RlSettings:
+    return RlSettings(**{"steps": 1, "questions_per_step": 2, "rollouts_per_question": 4, **changes})
+
+
+def run_folder(path: Path) -> RunFolder:
+    return RunFolder(path / "run")
+

@@ -1,0 +1,383 @@
+"""The main loop: which rollouts, which rows, how many optimizer steps, and what is done when there is nothing to learn."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import mempo.engine.update
+from mempo.agent import Job, noise_seed, run_rollouts
+from mempo.engine.model import Policy
+from mempo.engine.optimizer import OptimSettings
+from mempo.engine.update import TrainRow, Updater
+from mempo.errors import UserError
+from mempo.interfaces import ToolResult
+from mempo.loss import LossSettings
+from mempo.rewards.memory import NoteScore
+from mempo.rewards.outcome import OutcomeScore
+from mempo.runs.rollouts import load_rollouts
+from mempo.tools.retrying import RetrySettings
+from mempo.tools.search import SearchSettings, SearchTool
+from mempo.train.credit import Credit, assign_credit
+from mempo.train.rl import UPDATE_MEASURES, RlSettings, RlSetup, rollout_jobs, train_rl, update_policy
+from mempo.trajectory import StopReason, Trajectory, rows_of
+from tests.tiny import make_agent, tiny_llama
+from tests.train.fakes import ANSWER, CODEC, Speaker, agent, played, questions, run_folder, settings, setup, wandering
+from tests.train.small import quiet
+
+# --- rollouts ------------------------------------------------------------------------------------------------------
+
+
+def noise(jobs: Sequence[Job]) -> list[int]:
+    return [noise_seed(*job.key, job.question.id, job.rollout, 0) for job in jobs]
+
+
+def test_the_rollouts_of_a_step_are_the_same_whenever_they_are_asked_for() -> None:
+    made = setup(Speaker(wandering), questions(5))
+    first = [rollout_jobs(made, settings(), step)[0] for step in range(6)]
+    assert [rollout_jobs(made, settings(), step)[0] for step in reversed(range(6))] == first[::-1]
+    again = setup(Speaker(wandering), questions(5))
+    assert rollout_jobs(again, settings(), 4)[0] == first[4]
+    assert rollout_jobs(setup(Speaker(wandering), questions(5), seed=1), settings(), 4)[0] != first[4]
+
+
+def test_no_two_rollouts_of_a_run_meet_the_same_noise() -> None:
+    made = setup(Speaker(wandering), questions(3))
+    seeds = [seed for step in range(6) for seed in noise(rollout_jobs(made, settings(), step)[0])]
+    assert len(set(seeds)) == len(seeds) == 6 * 2 * 4
+
+
+def test_a_question_twice_in_a_batch_gets_two_different_groups() -> None:
+    # Three questions, two a step: the second step ends one pass over them and begins the next.
+    made, twice = setup(Speaker(wandering), questions(1)), settings(questions_per_step=2)
+    jobs, asked = rollout_jobs(made, twice, 0)
+    assert {question.id for question in asked} == {"q0"}
+    first, second = noise(jobs[:4]), noise(jobs[4:])
+    assert not set(first) & set(second)
+
+
+def test_every_question_is_asked_once_before_any_is_asked_again() -> None:
+    made = setup(Speaker(wandering), questions(5))
+    asked = [q.id for step in range(5) for q in rollout_jobs(made, settings(rollouts_per_question=1), step)[1]]
+    assert sorted(asked[:5]) == sorted(asked[5:]) == [f"q{i}" for i in range(5)]
+
+
+def test_five_questions_of_three_rollouts_need_no_divisibility(tmp_path: Path) -> None:
+    made = setup(Speaker(wandering), questions(5))
+    run = run_folder(tmp_path)
+    train_rl(made, settings(questions_per_step=5, rollouts_per_question=3), run, quiet())
+    assert run.metrics()[0]["rollouts"] == 15
+
+
+def test_a_batch_larger_than_all_questions_is_refused_with_a_working_value(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"only 1 training questions.*set rl\.questions_per_step=1"):
+        train_rl(setup(Speaker(wandering), questions(1)), settings(), run_folder(tmp_path), quiet())
+
+
+# --- the update ----------------------------------------------------------------------------------------------------
+
+
+def outcome_of(score: float | None) -> OutcomeScore:
+    return OutcomeScore(score, None, True, {}, None if score is not None else "error")
+
+
+def credit_of(trajectories: Sequence[Trajectory], scores: Sequence[float | None], group_size: int) -> Credit:
+    made = setup(Speaker(wandering), questions(1))
+    none: list[list[NoteScore]] = [[] for _ in trajectories]
+    outcomes = [outcome_of(score) for score in scores]
+    return assign_credit(trajectories, outcomes, none, group_size, made.credit, made.memory)
+
+
+def one_group(*trajectories: Trajectory, scores: Sequence[float | None]) -> tuple[RlSettings, Credit]:
+    how = settings(questions_per_step=1, rollouts_per_question=len(trajectories))
+    return how, credit_of(trajectories, scores, len(trajectories))
+
+
+def watched(updater: Updater, monkeypatch: pytest.MonkeyPatch) -> list[list[TrainRow]]:
+    """The rows of every optimizer step, as they are given."""
+    seen: list[list[TrainRow]] = []
+    step = updater.rl_step
+
+    def watching(rows: Sequence[TrainRow], lr: float) -> dict[str, float]:
+        seen.append(list(rows))
+        return step(rows, lr)
+
+    monkeypatch.setattr(updater, "rl_step", watching)
+    return seen
+
+
+def weights_of(policy: Policy) -> dict[str, torch.Tensor]:
+    return copy.deepcopy(policy.model.state_dict())
+
+
+def same(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> bool:
+    return all(torch.equal(tensor, b[name]) for name, tensor in a.items())
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("updates", [1, 2, 4])
+def test_optimizer_steps_follow_the_questions_and_not_the_turns(
+    seed: int, updates: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(seed)
+    asked = questions(4)
+    trajectories = [played(question, rng.randint(1, 7), i) for question in asked for i in range(2)]
+    updater = Updater(tiny_llama(CODEC), OptimSettings(lr=1e-3, micro_batch_tokens=rng.choice([1, 200, 5000])))
+    seen = watched(updater, monkeypatch)
+    how = settings(questions_per_step=4, rollouts_per_question=2, updates_per_step=updates)
+    metrics = update_policy(updater, trajectories, credit_of(trajectories, [1.0, 0.0] * 4, 2), how, 1e-3)
+
+    assert metrics["update/optimizer_steps"] == len(seen) == updates
+    total = sum(len(trajectory.turns) for trajectory in trajectories)  # in the memory context a turn is a row
+    assert metrics["rows"] == sum(len(rows) for rows in seen) == total
+    step_of: dict[str, set[int]] = {}
+    for n, rows in enumerate(seen):
+        for row in rows:
+            step_of.setdefault(trajectories[row.row.trajectory].question_id, set()).add(n)
+    assert len(step_of) == 4
+    assert all(len(steps) == 1 for steps in step_of.values())
+    assert sorted(n for steps in step_of.values() for n in steps) == [n for n in range(updates) for _ in range(4 // updates)]
+
+
+def test_the_rate_and_the_optimizer_see_one_step_per_update() -> None:
+    trajectories = [played(question, turns, i) for question in questions(2) for i, turns in enumerate((1, 7))]
+    updater = Updater(tiny_llama(CODEC), OptimSettings(lr=1e-3))
+    how = settings(rollouts_per_question=2, updates_per_step=2)
+    metrics = update_policy(updater, trajectories, credit_of(trajectories, [1.0, 0.0] * 2, 2), how, 0.25)
+    assert metrics["update/lr"] == 0.25
+    taken = {int(state["step"]) for state in updater.optimizer.state.values()}
+    assert taken == {2}
+
+
+def test_a_full_history_is_one_row_and_a_rebuilt_context_one_a_turn() -> None:
+    for context, rows in (("full", 2), ("memory", 8)):
+        pair = [played(questions(1)[0], 4, i, context) for i in range(2)]
+        how, credit = one_group(*pair, scores=[1.0, 0.0])
+        assert update_policy(Updater(tiny_llama(CODEC), OptimSettings()), pair, credit, how, 1e-3)["rows"] == rows
+
+
+def test_rollouts_that_infrastructure_spoiled_have_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    question = questions(1)[0]
+    broken = played(question, 3, 1, result=ToolResult(notice="503", error="unavailable"), max_tool_errors=9)  # type: ignore[arg-type]
+    assert broken.is_error
+    group = [played(question, 2, 0), broken, played(question, 3, 2)]
+    updater = Updater(tiny_llama(CODEC), OptimSettings())
+    seen = watched(updater, monkeypatch)
+    how, credit = one_group(*group, scores=[1.0, None, 0.0])
+    assert update_policy(updater, group, credit, how, 1e-3)["rows"] == 5
+    assert {row.row.trajectory for row in seen[0]} == {0, 2}
+
+
+def test_the_loss_sees_the_sampled_tokens_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what a tool said, not the question; and an end of sequence that was sampled although it is also the padding."""
+    long_page = ToolResult(passages=("Paris " * 10,))
+    counted: list[tuple[int, float]] = []
+    loss = mempo.engine.update.policy_loss
+
+    def counting(logp_new: torch.Tensor, *rest: Any) -> Any:
+        counted.append((len(logp_new), float(rest[3].sum())))
+        return loss(logp_new, *rest)
+
+    monkeypatch.setattr(mempo.engine.update, "policy_loss", counting)
+    pair = [played(questions(1)[0], 2, i, "full", answer=words, result=long_page) for i, words in enumerate(("a", "b c"))]
+    how, credit = one_group(*pair, scores=[1.0, 0.0])
+    update_policy(Updater(tiny_llama(CODEC), OptimSettings(micro_batch_tokens=1)), pair, credit, how, 1e-3)
+    assert [tokens for tokens, _ in counted] == [trajectory.generated_tokens for trajectory in pair]
+    assert sum(weight for _, weight in counted) == pytest.approx(1.0)
+
+
+def test_an_end_of_sequence_that_is_also_the_padding_is_trained() -> None:
+    policy = tiny_llama(CODEC)
+    assert policy.codec.tokenizer.pad_token_id == policy.codec.eos_id
+    ended = Speaker(lambda rng: f"<think>{'s' * rng.randint(1, 9)}</think><eos>")
+    run: dict[str, list[TrainRow]] = {}
+    made = setup(ended, questions(1), policy, agent(max_turns=1))
+
+    def rows_at(rows: Sequence[TrainRow], lr: float) -> dict[str, float]:
+        run["rows"] = list(rows)
+        return {"update/skipped": 1.0}
+
+    made.updater.rl_step = rows_at  # type: ignore[method-assign]
+    how = settings(questions_per_step=1, rollouts_per_question=3)
+    trajectories = asyncio.run(run_rollouts(made.agent, made.sampler, rollout_jobs(made, how, 0)[0]))
+    update_policy(made.updater, trajectories, credit_of(trajectories, [1.0, 0.0, 0.0], 3), how, 1e-3)
+    for row in run["rows"]:
+        (segment,) = row.row.segments
+        assert row.row.ids[segment.stop - 1] == policy.codec.eos_id
+        assert row.advantages[segment.stop - 1] != 0
+
+
+def test_turns_without_a_sampled_token_are_no_trouble() -> None:
+    question = questions(1)[0]
+    empty = played(question, 1, 1, max_context_tokens=20)  # the question alone is over the limit
+    assert not empty.turns
+    assert empty.stop is StopReason.CONTEXT_OVERFLOW
+    group = [played(question, 2, 0), empty]
+    how, credit = one_group(*group, scores=[1.0, 0.0])
+    metrics = update_policy(Updater(tiny_llama(CODEC), OptimSettings()), group, credit, how, 1e-3)
+    assert metrics["rows"] == 2
+    assert math.isfinite(metrics["update/loss"] or 0.0)
+    both = [empty, empty]
+    how, credit = one_group(*both, scores=[0.0, 1.0])
+    metrics = update_policy(Updater(tiny_llama(CODEC), OptimSettings()), both, credit, how, 1e-3)
+    assert (metrics["rows"], metrics["update/optimizer_steps"], metrics["update/skipped"]) == (0, 0, 1)
+
+
+def test_a_policy_that_says_nan_is_left_as_it_was() -> None:
+    policy = tiny_llama(CODEC)
+    head: Any = policy.model.get_output_embeddings()
+    head.register_forward_hook(lambda module, inputs, output: output.index_fill(-1, torch.tensor([5]), float("nan")))
+    before = weights_of(policy)
+    pair = [played(questions(1)[0], 2, i) for i in range(2)]
+    how, credit = one_group(*pair, scores=[1.0, 0.0])
+    metrics = update_policy(Updater(policy, OptimSettings()), pair, credit, how, 1.0)
+    assert (metrics["update/optimizer_steps"], metrics["update/skipped"]) == (0, 1)
+    assert same(before, policy.model.state_dict())
+
+
+# --- nothing to learn ----------------------------------------------------------------------------------------------
+
+
+def right(rng: random.Random) -> str:
+    return ANSWER
+
+
+def trained(made: RlSetup, path: Path, **changes: Any) -> dict[str, Any]:
+    run = run_folder(path)
+    train_rl(made, settings(**changes), run, quiet())
+    return run.metrics()[-1]
+
+
+def test_groups_without_spread_and_no_kl_make_no_step(tmp_path: Path) -> None:
+    policy = tiny_llama(CODEC)
+    before = weights_of(policy)
+    metrics = trained(setup(Speaker(right), questions(2), policy), tmp_path, updates_per_step=2)
+    assert (metrics["update/optimizer_steps"], metrics["update/skipped"]) == (0, 1)
+    assert metrics["credit/zero_spread_groups"] == 1
+    assert metrics["score"] == 1
+    assert metrics["rows"] == 8
+    assert same(before, policy.model.state_dict())
+    # Said to be unknown, and not left out: a reader of the file finds the same keys in every line.
+    assert all(metrics[f"update/{name}"] is None for name in UPDATE_MEASURES)
+
+
+def test_groups_without_spread_still_feel_the_kl(tmp_path: Path) -> None:
+    policy, reference = tiny_llama(CODEC, seed=1), tiny_llama(CODEC, seed=2)
+    before = weights_of(policy)
+    loss = LossSettings(kl="k3", kl_coef=0.1)
+    metrics = trained(setup(Speaker(right), questions(2), policy, loss=loss, reference=reference), tmp_path)
+    assert metrics["credit/zero_spread_groups"] == 1
+    assert metrics["update/optimizer_steps"] == 1
+    assert metrics["update/k3"] > 0
+    assert not same(before, policy.model.state_dict())
+
+
+def test_a_step_counts_groups_with_spread_beside_those_without(tmp_path: Path) -> None:
+    def speak(rng: random.Random) -> str:
+        return ANSWER if rng.random() < 0.8 else ANSWER.replace("Paris", "Rome")
+
+    metrics = trained(setup(Speaker(speak), questions(8)), tmp_path, questions_per_step=8, rollouts_per_question=2)
+    assert 0 < metrics["credit/zero_spread_groups"] < 1
+    assert metrics["update/optimizer_steps"] == 1
+
+
+# --- infrastructure ------------------------------------------------------------------------------------------------
+
+
+class Dying:
+    """A retriever that answers so many times, and then no more."""
+
+    def __init__(self, answers: int) -> None:
+        self._left = answers
+
+    def retrieve(self, queries: Sequence[str], top_k: int) -> list[list[Any]]:
+        self._left -= 1
+        if self._left < 0:
+            raise ConnectionError("http://10.0.0.1:8013/retrieve: 503 out of memory")
+        return [[] for _ in queries]
+
+    def access(self, urls: Sequence[str]) -> list[Any]:
+        raise AssertionError
+
+
+def searching(retriever: Any, speak: Callable[[random.Random], str], count: int = 2) -> RlSetup:
+    tool = SearchTool(retriever, SearchSettings(retry=RetrySettings(tries=2, backoff_s=0)))
+    return setup(Speaker(speak), questions(count), agent_of=make_agent(CODEC, tools={"search": tool}))
+
+
+def always_new(rng: random.Random) -> str:
+    return f"<mem>n</mem><think>s</think><search>{rng.random()}</search>"
+
+
+def test_a_run_of_nothing_but_errors_stops_with_what_the_server_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="all 8 rollouts of the step failed.*503 out of memory") as caught:
+        trained(searching(Dying(0), always_new), tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_last_checkpoint_survives_a_server_that_dies(tmp_path: Path) -> None:
+    made = searching(Dying(0), right)
+    run = run_folder(tmp_path)
+    train_rl(made, settings(steps=2, save_every=1), run, quiet())
+    with pytest.raises(UserError, match="503"):
+        train_rl(searching(Dying(0), always_new), settings(steps=3, save_every=1), run, quiet())
+    assert [checkpoint.step for checkpoint in run.checkpoints()] == [1, 2]
+
+
+def test_a_server_that_dies_in_the_middle_spoils_some_rollouts_and_no_more(tmp_path: Path) -> None:
+    def speak(rng: random.Random) -> str:
+        return always_new(rng) if rng.random() < 0.3 else wandering(rng).replace(">q<", ">q1<")
+
+    metrics = trained(searching(Dying(1), speak, count=4), tmp_path, questions_per_step=4)
+    assert 0 < metrics["errors"] < metrics["rollouts"] == 16
+    assert metrics["tool_errors"] >= metrics["errors"]
+    # Both answers of the policy occur among the others; a failure is neither.
+    assert 0 < metrics["score"] < 1
+
+
+# --- what is written -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("context", ["memory", "full"])
+def test_rows_saved_are_rows_trained(context: str, tmp_path: Path) -> None:
+    made = setup(Speaker(wandering), questions(4), agent_of=agent(context, max_turns=5))
+    run = run_folder(tmp_path)
+    train_rl(made, settings(questions_per_step=4), run, quiet())
+    (line,) = run.metrics()
+    trajectories, records, advantages = load_rollouts(run.rollouts(1), CODEC, made.agent.grammar)
+    rows = [row for i, trajectory in enumerate(trajectories) for row in rows_of(trajectory, i)]
+    assert len(rows) == line["rows"]
+    assert len(trajectories) == line["rollouts"] == 16
+    assert {len(trajectory.turns) for trajectory in trajectories} > {1, 2}  # rows and rollouts are different numbers
+    for trajectory, record, by_turn in zip(trajectories, records, advantages, strict=True):
+        assert {t: len(values) for t, values in by_turn.items()} == {
+            turn.index: len(turn.generated_ids) for turn in trajectory.turns
+        }
+        assert record["generated_tokens"] == trajectory.generated_tokens
+
+
+def test_rollouts_are_saved_as_often_as_asked(tmp_path: Path) -> None:
+    for every, files in ((2, {"step-2.jsonl", "step-2.tokens"}), (0, set())):
+        run = run_folder(tmp_path / str(every))
+        made = setup(Speaker(right), questions(2))
+        train_rl(made, settings(steps=3, log_rollouts_every=every), run, quiet())
+        assert {path.name for path in (run.path / "rollouts").glob("*")} == files
+
+
+def test_without_the_memory_signal_no_note_is_scored(tmp_path: Path) -> None:
+    on = trained(setup(Speaker(wandering), questions(4)), tmp_path / "on", questions_per_step=4)
+    off = trained(
+        setup(Speaker(wandering), questions(4)), tmp_path / "off", questions_per_step=4, memory_signal=False
+    )
+    assert on["note/scored"] > 0
+    assert on["memory/p_mem"] is not None
+    assert on["credit/memory_abs"] > 0
+    assert (off["note/scored"], off["memory/p_mem"], off["credit/memory_abs"]) == (0, None, None)
