@@ -6,8 +6,9 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import click
+
 import typer
 
 HEADER = "# Command line\n\nGenerated from the commands' own help by `make docs`; a test checks that it is current.\n"
@@ -21,8 +22,8 @@ def reference() -> str:
     return HEADER + "".join(_sections(typer.main.get_command(app), "mempo", None))
 
 
-def _sections(command: click.Command, name: str, parent: click.Context | None) -> Iterator[str]:
-    context = click.Context(command, info_name=name, parent=parent, terminal_width=100, max_content_width=100)
+def _sections(command: Any, name: str, parent: Any) -> Iterator[str]:
+    context = command.context_class(command, info_name=name, parent=parent, terminal_width=100, max_content_width=100)
     text = "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
     yield f"\n## `{context.command_path}`\n\n```text\n{text.strip()}\n```\n"
     for sub in getattr(command, "commands", {}).values():

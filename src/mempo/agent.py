@@ -162,7 +162,7 @@ async def rollout(agent: Agent, sampler: Sampler, job: Job, decoding: DecodingSe
         result = await answer_action(agent, turn.parsed)
         error = result.notice if result.error is ToolErrorKind.UNAVAILABLE else None
         observation = agent.renderer.observation(
-            result, limits.max_obs_tokens, after_eos=turn.stop is GenerationStop.EOS
+            result, limits.max_obs_tokens, after_eos=turn.generated_ids[-1:] == (agent.renderer.codec.eos_id,)
         )
         turns[-1] = dataclasses.replace(turn, observation=observation, tool_error=error)
         if sum(t.tool_error is not None for t in turns) >= limits.max_tool_errors:
@@ -185,7 +185,7 @@ def read_turn(
     """Parse what was sampled and find its note in tokens."""
     codec = agent.renderer.codec
     own_ids = forced_ids + generation.ids
-    ended_by_eos = generation.stop is GenerationStop.EOS and generation.ids[-1:] == (codec.eos_id,)
+    ended_by_eos = generation.stop is GenerationStop.EOS and generation.ids[-1] in codec.eos_ids
     decoded = codec.decode_spans(own_ids[:-1] if ended_by_eos else own_ids)
     parsed = parse_turn(decoded.text, index, agent.grammar, truncated=generation.stop is GenerationStop.LENGTH)
     note_ids = span_ids(codec, decoded, own_ids, parsed.note)

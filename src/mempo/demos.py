@@ -2,8 +2,8 @@
 
 The expert follows the search plan that a world puts into `Question.meta` (`queries` and `finds`, `[objectives][hops]`).
 What it knows it takes from the prompt it is given, like the policy: its last note and the tool results that the context
-still shows. So an expert without notes in a context that forgets cannot answer, and a note that dropped a fact costs the
-answer. `loss` drops newly found facts from the notes at random: demonstrations of good searching and bad note taking.
+still shows. So an expert without notes in a context that forgets cannot answer, and a note that dropped a fact costs
+the answer. `loss` drops newly found facts from the notes at random: demonstrations of good searching and of bad notes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class ExpertSettings(Settings):
     unknown: str = "unknown"
     """The answer to an objective whose fact the expert does not know."""
     omit_unknown: bool = False
-    """Leave such objectives out of the answer, unless there is nothing else to say. Easier to learn than saying `unknown` in the right places; wrong too."""
+    """Leave such objectives out of the answer, unless there is nothing else to say. Easier to learn than saying
+    `unknown` in the right places; wrong too."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,9 @@ class Expert:
         if s.omit_unknown and not any(last in facts for last in lasts):
             return s.unknown
         parts = [self._plan.finds[i][h] if (i, h) in facts else s.unknown for i, h in lasts]
-        return s.joiner.join(part for part, last in zip(parts, lasts, strict=True) if last in facts or not s.omit_unknown)
+        return s.joiner.join(
+            part for part, last in zip(parts, lasts, strict=True) if last in facts or not s.omit_unknown
+        )
 
 
 def encode_turn(codec: Codec, pairs: Sequence[tuple[str, str]]) -> tuple[int, ...]:
@@ -187,9 +190,7 @@ class Demo:
     answers: tuple[str | None, ...]
 
 
-async def play(
-    agent: Agent, jobs: Sequence[Job], settings: ExpertSettings, notes: bool = True
-) -> list[Demo]:
+async def play(agent: Agent, jobs: Sequence[Job], settings: ExpertSettings, notes: bool = True) -> list[Demo]:
     """Let the expert play every job; the noise of its notes is keyed like that of a policy."""
     demos = []
     for job in jobs:

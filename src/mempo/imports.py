@@ -33,8 +33,9 @@ def load_object(path: str, what: str, parameters: int | None = None) -> Any:
         sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(f"{what}: module {module_name!r} cannot be imported ({error})") from error
+    except Exception as error:  # the user's module may fail in any way, a syntax error among them
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{what}: module {module_name!r} cannot be imported ({reason})") from error
     if not hasattr(module, name):
         hint = nearest(name, vars(module))
         raise ConfigError(f"{what}: {module_name} has no {name!r}{hint}")

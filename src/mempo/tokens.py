@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -53,13 +53,13 @@ class Decoded:
 
 
 class Codec:
-    """The tokenizer of one policy.
+    """The tokenizer of one policy. `more_eos_ids`: tokens besides its own end-of-sequence token that end a reply.
 
     Raises:
         UserError: the tokenizer has no fast backend, or no end-of-sequence token.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, more_eos_ids: Iterable[int] = ()) -> None:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if not isinstance(backend, Tokenizer):
             raise UserError(
@@ -73,6 +73,7 @@ class Codec:
             )
         self.tokenizer = tokenizer
         self.eos_id: int = int(tokenizer.eos_token_id)
+        self.eos_ids = frozenset({self.eos_id, *more_eos_ids})
         # A copy: a tokenizer saved after training often brings truncation and padding along, or is given them later.
         self._trusted = Tokenizer.from_str(backend.to_str())
         self._trusted.no_truncation()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -228,3 +229,10 @@ def test_import_path_must_have_been_resolved() -> None:
 def test_settings_that_cannot_work_are_refused(bad: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         OutcomeSettings(**bad)
+
+
+def test_a_rollout_that_overflowed_its_context_is_scored_or_excluded_by_choice() -> None:
+    cut_short = dataclasses.replace(answered("Paris"), stop=StopReason.CONTEXT_OVERFLOW, answer=None)
+    assert outcome_score(question(), cut_short, OutcomeSettings()).score == 0
+    excluded = outcome_score(question(), cut_short, OutcomeSettings(on_overflow="exclude"))
+    assert (excluded.score, excluded.reason) == (None, "overflow")

@@ -18,7 +18,7 @@ from mempo.interfaces import Generation, Sampler, SamplingParams, ToolResult
 from mempo.loss import LossSettings
 from mempo.question import Question
 from mempo.rewards.memory import MemorySettings
-from mempo.rewards.outcome import OutcomeSettings
+from mempo.rewards.outcome import OutcomeScore, OutcomeSettings
 from mempo.runs.folder import RunFolder
 from mempo.train.rl import RlSettings, RlSetup
 from mempo.trajectory import Trajectory
@@ -58,10 +58,9 @@ class Speaker:
 
 
 def wandering(rng: random.Random) -> str:
-    """Searches, and now and then answers, right or wrong."""
-    if rng.random() < 0.5:
-        return NOTED_SEARCH
-    return NOTED_ANSWER if rng.random() < 0.5 else NOTED_ANSWER.replace("Paris", "Rome")
+    """Searches, and now and then answers, right or wrong; notes this or that."""
+    words = NOTED_SEARCH if rng.random() < 0.5 else NOTED_ANSWER.replace("Paris", rng.choice(["Paris", "Rome"]))
+    return words.replace("<mem>n", f"<mem>{rng.choice(['Paris', 'no', 'hello'])}")
 
 
 def questions(count: int) -> list[Question]:
@@ -82,6 +81,10 @@ def played(
     return asyncio.run(rollout(agent(context, **keywords), Scripted(CODEC, texts), job, DecodingSettings()))
 
 
+def outcome_of(score: float | None) -> OutcomeScore:
+    return OutcomeScore(score, None, True, {}, None if score is not None else "error")
+
+
 def setup(
     sampler: Sampler,
     asked: Sequence[Question],
@@ -89,8 +92,8 @@ def setup(
     agent_of: Agent | None = None,
     loss: LossSettings | None = None,
     reference: Policy | None = None,
+    memory: MemorySettings | None = None,
     seed: int = 0,
-    **others: Any,
 ) -> RlSetup:
     policy = policy or tiny_llama(CODEC)
     return RlSetup(
@@ -100,10 +103,9 @@ def setup(
         scorer=LocalScorer(policy),
         updater=Updater(policy, OptimSettings(lr=1e-2), loss, reference),
         outcome=OutcomeSettings(format_gate=False),
-        memory=MemorySettings(),
+        memory=memory or MemorySettings(),
         credit=CreditSettings(),
         seed=seed,
-        **others,
     )
 
 
@@ -113,4 +115,3 @@ def settings(**changes: Any) -> RlSettings:
 
 def run_folder(path: Path) -> RunFolder:
     return RunFolder(path / "run")
-

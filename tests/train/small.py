@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 
 from mempo.config import Resolved, resolve
 from mempo.pipeline import train
+from mempo.question import Question
+from mempo.trajectory import Trajectory
 
 SMALL = (
     "model.threads=1",
@@ -31,10 +33,17 @@ SMALL = (
     "rl.questions_per_step=2",
     "rl.rollouts_per_question=4",
     "rl.save_every=3",
-    # A policy that has learnt nothing breaks every format rule; without the gate there is something to reward.
+    # A policy that has learnt nothing answers nothing; this reward has something to tell its rollouts apart by.
+    "reward=tests.train.small:evenness",
     "reward.format_gate=false",
     "evaluate.questions=2",
 )
+
+
+def evenness(question: Question, trajectory: Trajectory) -> float:
+    """The share of even ids among the sampled ones."""
+    ids = [i for turn in trajectory.turns for i in turn.generated_ids]
+    return sum(i % 2 == 0 for i in ids) / max(len(ids), 1)
 
 
 def small(output: Path, *overrides: str) -> Resolved:

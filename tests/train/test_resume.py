@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,17 @@ def kill_after(monkeypatch: pytest.MonkeyPatch, module: Any, step: int, *, befor
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run(tmp_path_factory.mktemp("runs") / "unbroken")
+
+
+def test_the_unbroken_run_takes_every_step(unbroken: Path) -> None:
+    """Else its weights would be easy to come by again."""
+    assert [line["update/optimizer_steps"] for line in metrics(unbroken, "rl")] == [1] * 6
+    assert [line["update/skipped"] for line in metrics(unbroken, "sft")] == [0] * 6
+    steps = [unbroken / "checkpoints" / name for name in ("sft-3", "sft-6", "rl-3", "rl-6")]
+    for before, after in itertools.pairwise(steps):
+        with pytest.raises(AssertionError):
+            assert_same_weights(before, after)
+    assert_same_weights(unbroken / "checkpoints" / "rl-6", unbroken / "final")
 
 
 def resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, step: int, **how: bool) -> Path:

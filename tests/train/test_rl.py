@@ -1,4 +1,4 @@
-"""The main loop: which rollouts, which rows, how many optimizer steps, and what is done when there is nothing to learn."""
+"""The main loop: which rollouts, which rows, how many optimizer steps, and what if there is nothing to learn."""
 
 from __future__ import annotations
 
@@ -19,18 +19,30 @@ from mempo.engine.model import Policy
 from mempo.engine.optimizer import OptimSettings
 from mempo.engine.update import TrainRow, Updater
 from mempo.errors import UserError
-from mempo.interfaces import ToolResult
+from mempo.interfaces import ToolErrorKind, ToolResult
 from mempo.loss import LossSettings
-from mempo.rewards.memory import NoteScore
-from mempo.rewards.outcome import OutcomeScore
+from mempo.protocol import FORMAT_RULES
+from mempo.rewards.memory import MemorySettings, NoteScore
 from mempo.runs.rollouts import load_rollouts
 from mempo.tools.retrying import RetrySettings
 from mempo.tools.search import SearchSettings, SearchTool
 from mempo.train.credit import Credit, assign_credit
-from mempo.train.rl import UPDATE_MEASURES, RlSettings, RlSetup, rollout_jobs, train_rl, update_policy
+from mempo.train.rl import SHOWN, UPDATE_MEASURES, RlSettings, RlSetup, rollout_jobs, train_rl, update_policy
 from mempo.trajectory import StopReason, Trajectory, rows_of
 from tests.tiny import make_agent, tiny_llama
-from tests.train.fakes import ANSWER, CODEC, Speaker, agent, played, questions, run_folder, settings, setup, wandering
+from tests.train.fakes import (
+    ANSWER,
+    CODEC,
+    Speaker,
+    agent,
+    outcome_of,
+    played,
+    questions,
+    run_folder,
+    settings,
+    setup,
+    wandering,
+)
 from tests.train.small import quiet
 
 # --- rollouts ------------------------------------------------------------------------------------------------------
@@ -83,10 +95,6 @@ def test_a_batch_larger_than_all_questions_is_refused_with_a_working_value(tmp_p
 
 
 # --- the update ----------------------------------------------------------------------------------------------------
-
-
-def outcome_of(score: float | None) -> OutcomeScore:
-    return OutcomeScore(score, None, True, {}, None if score is not None else "error")
 
 
 def credit_of(trajectories: Sequence[Trajectory], scores: Sequence[float | None], group_size: int) -> Credit:
@@ -144,7 +152,8 @@ def test_optimizer_steps_follow_the_questions_and_not_the_turns(
             step_of.setdefault(trajectories[row.row.trajectory].question_id, set()).add(n)
     assert len(step_of) == 4
     assert all(len(steps) == 1 for steps in step_of.values())
-    assert sorted(n for steps in step_of.values() for n in steps) == [n for n in range(updates) for _ in range(4 // updates)]
+    dealt = [n for steps in step_of.values() for n in steps]
+    assert all(dealt.count(n) == 4 // updates for n in range(updates))
 
 
 def test_the_rate_and_the_optimizer_see_one_step_per_update() -> None:
@@ -153,6 +162,7 @@ def test_the_rate_and_the_optimizer_see_one_step_per_update() -> None:
     how = settings(rollouts_per_question=2, updates_per_step=2)
     metrics = update_policy(updater, trajectories, credit_of(trajectories, [1.0, 0.0] * 2, 2), how, 0.25)
     assert metrics["update/lr"] == 0.25
+    assert isinstance(updater.optimizer, torch.optim.AdamW)
     taken = {int(state["step"]) for state in updater.optimizer.state.values()}
     assert taken == {2}
 
@@ -166,7 +176,8 @@ def test_a_full_history_is_one_row_and_a_rebuilt_context_one_a_turn() -> None:
 
 def test_rollouts_that_infrastructure_spoiled_have_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     question = questions(1)[0]
-    broken = played(question, 3, 1, result=ToolResult(notice="503", error="unavailable"), max_tool_errors=9)  # type: ignore[arg-type]
+    failing = ToolResult(notice="503", error=ToolErrorKind.UNAVAILABLE)
+    broken = played(question, 3, 1, result=failing, max_tool_errors=9)
     assert broken.is_error
     group = [played(question, 2, 0), broken, played(question, 3, 2)]
     updater = Updater(tiny_llama(CODEC), OptimSettings())
@@ -177,7 +188,7 @@ def test_rollouts_that_infrastructure_spoiled_have_no_rows(monkeypatch: pytest.M
 
 
 def test_the_loss_sees_the_sampled_tokens_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not what a tool said, not the question; and an end of sequence that was sampled although it is also the padding."""
+    """Not the question, and not what a tool said, however long it is."""
     long_page = ToolResult(passages=("Paris " * 10,))
     counted: list[tuple[int, float]] = []
     loss = mempo.engine.update.policy_loss
@@ -187,10 +198,11 @@ def test_the_loss_sees_the_sampled_tokens_and_no_others(monkeypatch: pytest.Monk
         return loss(logp_new, *rest)
 
     monkeypatch.setattr(mempo.engine.update, "policy_loss", counting)
-    pair = [played(questions(1)[0], 2, i, "full", answer=words, result=long_page) for i, words in enumerate(("a", "b c"))]
+    asked = questions(1)[0]
+    pair = [played(asked, 2, i, "full", answer=words, result=long_page) for i, words in enumerate(("a", "b c"))]
     how, credit = one_group(*pair, scores=[1.0, 0.0])
     update_policy(Updater(tiny_llama(CODEC), OptimSettings(micro_batch_tokens=1)), pair, credit, how, 1e-3)
-    assert [tokens for tokens, _ in counted] == [trajectory.generated_tokens for trajectory in pair]
+    assert sorted(tokens for tokens, _ in counted) == sorted(trajectory.generated_tokens for trajectory in pair)
     assert sum(weight for _, weight in counted) == pytest.approx(1.0)
 
 
@@ -273,7 +285,8 @@ def test_groups_without_spread_still_feel_the_kl(tmp_path: Path) -> None:
     policy, reference = tiny_llama(CODEC, seed=1), tiny_llama(CODEC, seed=2)
     before = weights_of(policy)
     loss = LossSettings(kl="k3", kl_coef=0.1)
-    metrics = trained(setup(Speaker(right), questions(2), policy, loss=loss, reference=reference), tmp_path)
+    made = setup(Speaker(right), questions(2), policy, loss=loss, reference=reference)
+    metrics = trained(made, tmp_path, loss=loss)
     assert metrics["credit/zero_spread_groups"] == 1
     assert metrics["update/optimizer_steps"] == 1
     assert metrics["update/k3"] > 0
@@ -318,7 +331,7 @@ def always_new(rng: random.Random) -> str:
 
 
 def test_a_run_of_nothing_but_errors_stops_with_what_the_server_said(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="all 8 rollouts of the step failed.*503 out of memory") as caught:
+    with pytest.raises(UserError, match=r"all 8 rollouts of the step failed.*503 out of memory") as caught:
         trained(searching(Dying(0), always_new), tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -374,10 +387,49 @@ def test_rollouts_are_saved_as_often_as_asked(tmp_path: Path) -> None:
 
 def test_without_the_memory_signal_no_note_is_scored(tmp_path: Path) -> None:
     on = trained(setup(Speaker(wandering), questions(4)), tmp_path / "on", questions_per_step=4)
-    off = trained(
-        setup(Speaker(wandering), questions(4)), tmp_path / "off", questions_per_step=4, memory_signal=False
-    )
+    off = trained(setup(Speaker(wandering), questions(4)), tmp_path / "off", questions_per_step=4, memory_signal=False)
     assert on["note/scored"] > 0
     assert on["memory/p_mem"] is not None
     assert on["credit/memory_abs"] > 0
     assert (off["note/scored"], off["memory/p_mem"], off["credit/memory_abs"]) == (0, None, None)
+
+
+# What every run reports, in every line.
+MEASURES = {
+    "answers": ("score", "em", "f1", "sub_em", "mean_em", "mean_f1", "format_ok"),
+    "format rules by name": tuple(f"format/{rule}" for rule in FORMAT_RULES),
+    "shape": ("turns", "searches", "no_search", "generated_tokens"),
+    "notes": ("note_tokens", "note/scored", "note/missing", "note/unclosed", "note/truncated", "note/empty"),
+    "the memory signal": ("memory/p_mem", "memory/p_full", "memory/r", "memory/gold_kept"),
+    "credit": ("credit/outcome_abs", "credit/memory_abs", "credit/zero_spread_groups"),
+    "the update": tuple(f"update/{name}" for name in ("entropy", "ratio", "clip_fraction", "k3", "grad_norm", "lr")),
+    "cost": ("peak_context_tokens", "total_tokens", "rows", "rollouts", "update/optimizer_steps"),
+    "stop reasons": tuple(f"stop/{reason}" for reason in StopReason),
+    "infrastructure": ("errors", "tool_errors"),
+    "time": ("seconds/rollout", "seconds/memory_reward", "seconds/update"),
+}
+KEYS = [key for keys in MEASURES.values() for key in keys]
+
+
+def test_every_measure_is_in_the_line_of_a_step(tmp_path: Path) -> None:
+    loss = LossSettings(kl="k3", kl_coef=0.1)
+    made = setup(
+        Speaker(wandering),
+        questions(4),
+        loss=loss,
+        reference=tiny_llama(CODEC, seed=3),
+        memory=MemorySettings(baseline="full"),
+    )
+    line = trained(made, tmp_path, questions_per_step=4, loss=loss)
+    assert {key: line.get(key) for key in KEYS if line.get(key) is None} == {}
+    for name in ("p_mem", "p_full", "r"):  # by turn, counted from 1
+        assert line[f"memory/{name}/turn_2"] is not None
+        assert f"memory/{name}/turn_1" not in line  # a first note is never scored
+    assert line["memory/r"] == pytest.approx(line["memory/p_mem"] - line["memory/p_full"])
+    assert (line["stage"], line["step"]) == ("rl", 1)
+
+
+def test_searches_are_among_what_a_person_sees() -> None:
+    """A policy that stops searching is the commonest way to go wrong."""
+    assert {"searches", "turns"} <= set(SHOWN)
+    assert set(SHOWN) <= set(KEYS)

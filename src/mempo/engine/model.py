@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from mempo.errors import UserError
@@ -82,9 +82,18 @@ def load_codec(path: str) -> Codec:
     """The tokenizer of a model folder or a hub name."""
     check_model_folder(path)
     try:
-        return Codec(AutoTokenizer.from_pretrained(path, trust_remote_code=False))
+        return Codec(AutoTokenizer.from_pretrained(path, trust_remote_code=False), _generation_eos(path))
     except (OSError, ValueError) as error:
         raise UserError(f"the tokenizer of {path!r} cannot be loaded: {str(error).splitlines()[0]}") from error
+
+
+def _generation_eos(path: str) -> list[int]:
+    """End-of-sequence ids of generation_config.json: chat models often name several."""
+    try:
+        found = GenerationConfig.from_pretrained(path).eos_token_id
+    except OSError:  # most folders have none
+        return []
+    return [found] if isinstance(found, int) else list(found or [])
 
 
 def load_policy(settings: ModelSettings, path: str | None = None, codec: Codec | None = None) -> Policy:

@@ -25,7 +25,7 @@ _COMPACT_AT = 0.75  # the share of live rows at which the others leave the batch
 def generate_batch(
     policy: Policy, prompts: Sequence[Sequence[int]], sampling: Sequence[SamplingParams]
 ) -> list[Generation]:
-    """Continue every prompt; rows are left-padded, padding is masked by length, and rows that have ended leave the batch.
+    """Continue every prompt; rows are left-padded, padding is masked by length, rows that have ended leave the batch.
 
     Log-probs are those of the temperature-scaled distribution before top-k and top-p, at temperature 1 for greedy
     decoding. A sampled end-of-sequence token is part of the result; tokens that begin after a stop string are not.
@@ -101,7 +101,7 @@ class _LiveRows:
         )
 
     def next_positions(self) -> torch.Tensor:
-        """One further, `[rows, 1]`. Rows that have ended are fed along but stay: they must not run out of the window."""
+        """One further, `[rows, 1]`. Rows that have ended are fed along but stay: they must not leave the window."""
         going = [[int(watcher.stop is None)] for watcher in self.watchers]
         self.positions = self.positions + torch.tensor(going, device=self.positions.device)
         return self.positions
@@ -152,7 +152,7 @@ class StopWatcher:
             return
         self._ids.append(token)
         self._logprobs.append(logprob)
-        if token == self._codec.eos_id:
+        if token in self._codec.eos_ids:
             self.stop = GenerationStop.EOS
         elif self._ends_stop_string(token):
             self.stop = GenerationStop.STOP_STRING

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import field_validator
 
@@ -23,7 +23,7 @@ from mempo.protocol import format_violations
 from mempo.question import Question
 from mempo.settings import Settings
 from mempo.text import NORMALIZERS, exact_match, f1, normalize, sub_em
-from mempo.trajectory import Trajectory
+from mempo.trajectory import StopReason, Trajectory
 
 SCORES = ("em", "f1", "mean_em", "mean_f1")
 
@@ -37,6 +37,9 @@ class OutcomeSettings(Settings):
     """`em`, `f1`, `mean_em`, `mean_f1` (see `AnswerScore`), or `module:function` with the signature `CustomScore`."""
     format_gate: bool = True
     """A broken format rule makes the score 0, however right the answer."""
+    on_overflow: Literal["score", "exclude"] = "score"
+    """A rollout that ran out of its context window: `score` it like any other (without an answer that is 0), or
+    `exclude` it from its group, as one that says nothing about the policy."""
     separator: str = ";"
     """Splits the answer when the question has several objectives; never used with one."""
     normalization: str = "default"
@@ -87,7 +90,8 @@ class AnswerScore:
 
 @dataclass(frozen=True)
 class OutcomeScore:
-    """`score` None: the rollout is not scored, for `reason` (`error`, `no_gold`, `unmatchable_gold`, `custom`).
+    """`score` None: the rollout is not scored, for `reason` (`error`, `overflow`, `no_gold`,
+    `unmatchable_gold`, `custom`).
 
     `violations` counts the broken format rules by name; `answer` is None when there is no gold to compare with.
     """
@@ -174,6 +178,8 @@ def outcome_score(
 
     if trajectory.is_error:
         return scored(None, "error")
+    if trajectory.stop is StopReason.CONTEXT_OVERFLOW and settings.on_overflow == "exclude":
+        return scored(None, "overflow")
     if custom is not None:
         value = _checked(custom, custom(question, trajectory))
         if value is None:

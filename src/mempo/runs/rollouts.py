@@ -146,7 +146,7 @@ def _trajectory(
         generated, forced = tuple(_at(ints, record["generated"])), tuple(record.get("forced", ()))
         stop = GenerationStop(record["stop"])
         own = forced + generated
-        text = codec.decode(own[:-1] if stop is GenerationStop.EOS and own[-1:] == (codec.eos_id,) else own)
+        text = codec.decode(own[:-1] if stop is GenerationStop.EOS and own[-1] in codec.eos_ids else own)
         parsed = parse_turn(text, index, grammar, truncated=stop is GenerationStop.LENGTH)
         note_ids, action_ids = record.get("note_ids"), record.get("action_ids")
         if note_ids is None and parsed.note is not None:  # refused by the loop: too long

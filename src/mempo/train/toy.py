@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -48,6 +48,12 @@ class ToySettings(Settings):
     """Share of copying rows in the steps that follow."""
     copy_rows: int = Field(default=64, ge=1)
     """Rows of a step of copying alone."""
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> ToySettings:
+        if self.hidden_size % self.heads:
+            raise ValueError(f"toy.hidden_size {self.hidden_size} is no multiple of toy.heads {self.heads}; try 4 or 8")
+        return self
 
 
 def toy_codec(texts: Iterable[str], extra: Sequence[str] = ()) -> Codec:
@@ -144,10 +150,13 @@ def copy_rows(codec: Codec, count: int, rng: random.Random) -> list[Row]:
 
 
 def copyable(codec: Codec) -> list[int]:
-    """Every token that can occur in the world's texts: all but single bytes and special tokens."""
-    special = set(codec.tokenizer.all_special_ids)
-    plain = re.compile(r".{2,}|[:;\n]", re.DOTALL)
-    return [i for i in range(codec.size) if i not in special and plain.fullmatch(codec.decode([i]))]
+    """Every token that can occur in the world's texts: all but bytes that are no name, and special tokens.
+
+    A capital or a digit alone is a name in some worlds: `symbol of Hydrogen: H`.
+    """
+    special, alone = set(codec.tokenizer.all_special_ids), re.compile(r"[A-Z0-9:;\n]")
+    pieces = ((i, codec.decode([i])) for i in range(codec.size) if i not in special)
+    return [i for i, text in pieces if alone.fullmatch(text) or (len(text.encode()) > 1 and text != "\ufffd")]
 
 
 def with_warmup(rows_at: RowSource, codec: Codec, settings: ToySettings, seed: int) -> RowSource:

@@ -1,0 +1,23 @@
+"""Own reward: `reward=examples.own_reward:score`. The right answer, less a price for every search."""
+
+from __future__ import annotations
+
+from mempo.question import Question
+from mempo.text import exact_match
+from mempo.trajectory import Trajectory
+
+PRICE = 0.05
+
+
+def score(question: Question, trajectory: Trajectory) -> float | None:
+    """A finite number, or None for "cannot be scored": such a rollout enters no mean and gets no credit."""
+    if not question.objectives:
+        return None
+    # `answer` is None when the rollout ended without one; nothing is right then.
+    answers = (trajectory.answer or "").split(";")
+    right = len(answers) == len(question.objectives) and all(
+        exact_match(answer, aliases) for answer, aliases in zip(answers, question.objectives, strict=True)
+    )
+    actions = [turn.parsed.action for turn in trajectory.turns]
+    searches = sum(action is not None and action.kind == "search" for action in actions)
+    return float(right) - PRICE * searches

@@ -1,0 +1,36 @@
+"""Own world: `data.world=examples.own_world:GreekWorld data.world_options={}`. Which letter follows which."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from mempo.question import Question
+from mempo.retrieval.types import Document
+
+LETTERS = "Alpha Beta Gamma Delta Epsilon Zeta Eta Theta Iota Kappa Lambda Mu Nu Xi Omicron Pi Rho Sigma Tau".split()
+
+
+class GreekWorld:
+    """Made with `data.world_options` as keywords. `questions` may return fewer than asked for."""
+
+    name = "greek"
+
+    def __init__(self, every: int = 4) -> None:
+        self._every = every  # every so manieth letter is held out for testing
+
+    def documents(self) -> Sequence[Document]:
+        pairs = zip(LETTERS, LETTERS[1:], strict=False)
+        return [Document(a, a, f"successor of {a}: {b}", None) for a, b in pairs]
+
+    def questions(self, split: str, count: int, objectives: int, seed: int) -> list[Question]:
+        """`split` is train or test. The same arguments give the same questions."""
+        places = [i for i in range(len(LETTERS) - 1) if (i % self._every == 0) == (split == "test")]
+        rng = random.Random(f"{split} {objectives} {seed}")
+        return [self._question(f"{split}-{objectives}-{n}", rng.sample(places, objectives)) for n in range(count)]
+
+    def _question(self, name: str, places: Sequence[int]) -> Question:
+        queries, answers = [f"successor of {LETTERS[i]}" for i in places], [LETTERS[i + 1] for i in places]
+        # The plan in `meta` lets the scripted expert play the question: what to search for, and what that finds.
+        plan = {"queries": [[query] for query in queries], "finds": [[answer] for answer in answers]}
+        return Question(name, "; ".join(queries), tuple((answer,) for answer in answers), meta=plan)

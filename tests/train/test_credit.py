@@ -1,0 +1,153 @@
+"""Credit of a batch: each rollout once, then spread over its tokens, and what is reported about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from mempo.credit import CreditSettings
+from mempo.interfaces import ToolErrorKind, ToolResult
+from mempo.rewards.memory import MemorySettings, NoteScore
+from mempo.train.credit import Credit, assign_credit
+from mempo.trajectory import Trajectory, rows_of
+from tests.train.fakes import outcome_of, played, questions
+
+ASKED = questions(1)[0]
+PLAIN = CreditSettings(normalize_std=False)
+
+
+def group(*turns: int, place: int = 0) -> list[Trajectory]:
+    return [played(questions(place + 1)[place], count, i) for i, count in enumerate(turns)]
+
+
+def assigned(
+    trajectories: Sequence[Trajectory],
+    scores: Sequence[float | None],
+    rewards: Sequence[dict[int, float | None]] | None = None,
+    size: int | None = None,
+    **keywords: Any,
+) -> Credit:
+    """`rewards` `[rollouts]{turn: r}`, 0-based turns."""
+    notes = [[note(turn, r) for turn, r in by_turn.items()] for by_turn in rewards or [{} for _ in scores]]
+    credit = keywords.pop("credit", PLAIN)
+    memory = keywords.pop("memory", MemorySettings(min_pool=2, normalize_std=False))
+    outcomes = [outcome_of(score) for score in scores]
+    return assign_credit(trajectories, outcomes, notes, size or len(scores), credit, memory, **keywords)
+
+
+def note(turn: int, r: float | None) -> NoteScore:
+    return NoteScore(turn, r, None, r, 1, 1, None, r)
+
+
+def values(credit: Credit, rollout: int) -> set[float]:
+    return {round(value, 6) for by_turn in credit.tokens[rollout].values() for value in by_turn}
+
+
+def test_the_baseline_counts_rollouts_and_not_rows() -> None:
+    trajectories = group(2, 1, 2, 1)
+    assert sum(len(rows_of(trajectory)) for trajectory in trajectories) == 6  # their mean score would be 4/6
+    credit = assigned(trajectories, [1.0, 0.0, 1.0, 0.0])
+    assert [values(credit, i) for i in range(4)] == [{0.5}, {-0.5}, {0.5}, {-0.5}]
+
+
+def test_every_sampled_token_of_every_turn_has_the_credit_of_its_rollout() -> None:
+    trajectories = group(3, 3)
+    credit = assigned(trajectories, [1.0, 0.0])
+    for trajectory, by_turn in zip(trajectories, credit.tokens, strict=True):
+        assert {t: len(found) for t, found in by_turn.items()} == {
+            turn.index: len(turn.generated_ids) for turn in trajectory.turns
+        }
+        rows = [row.spread(by_turn) for row in rows_of(trajectory)]
+        assert sum(value != 0 for row in rows for value in row) == trajectory.generated_tokens
+    assert [values(credit, i) for i in range(2)] == [{0.5}, {-0.5}]
+
+
+def test_groups_do_not_mix() -> None:
+    trajectories = group(1, 1) + group(1, 1, place=1)
+    credit = assigned(trajectories, [1.0, 0.0, 5.0, 3.0], size=2)
+    assert [values(credit, i) for i in range(4)] == [{0.5}, {-0.5}, {1.0}, {-1.0}]
+
+
+def test_half_a_group_is_refused() -> None:
+    with pytest.raises(ValueError, match="3 rollouts are not whole groups of 2"):
+        assigned(group(1, 1, 1), [1.0, 0.0, 1.0], size=2)
+
+
+def test_a_rollout_without_a_score_is_neither_right_nor_wrong() -> None:
+    """Did nothing must not beat tried and failed."""
+    credit = assigned(group(1, 1, 1, 1), [None, -1.0, 0.0, None])
+    assert [values(credit, i) for i in range(4)] == [{0.0}, {-0.5}, {0.5}, {0.0}]
+
+
+def test_a_whole_group_without_scores_is_silent() -> None:
+    failing = ToolResult(notice="503", error=ToolErrorKind.UNAVAILABLE)
+    credit = assigned([played(ASKED, 3, i, result=failing) for i in range(2)], [None, None])
+    assert [values(credit, i) for i in range(2)] == [{0.0}, {0.0}]
+    assert credit.metrics["credit/zero_spread_groups"] == 0  # there was no spread to look at
+
+
+def test_the_note_has_its_own_credit_on_top_and_nothing_else_has() -> None:
+    trajectories = group(2, 2)
+    credit = assigned(trajectories, [1.0, 0.0], [{1: 0.9}, {1: 0.1}])
+    for trajectory, by_turn, outcome, memory in zip(trajectories, credit.tokens, (0.5, -0.5), (0.4, -0.4), strict=True):
+        assert set(by_turn[0]) == {outcome}
+        turn = trajectory.turns[1]
+        assert turn.note_span is not None
+        start, stop = turn.note_span
+        assert by_turn[1][start:stop] == pytest.approx([outcome + memory] * (stop - start))
+        assert by_turn[1][:start] + by_turn[1][stop:] == [outcome] * (len(by_turn[1]) - (stop - start))
+
+
+def test_a_good_note_in_a_group_that_all_failed_still_earns_its_credit() -> None:
+    credit = assigned(group(2, 2), [0.0, 0.0], [{1: 0.9}, {1: 0.1}])
+    assert values(credit, 0) == {0.0, 0.4}
+    assert credit.metrics["credit/zero_spread_groups"] == 1
+
+
+def test_settings_reach_the_formulas() -> None:
+    trajectories, scores = group(3, 3), [1.0, 0.0]
+    rewards: list[dict[int, float | None]] = [{1: 0.9, 2: 0.2}, {1: 0.1, 2: 0.0}]
+    by_turn = assigned(trajectories, scores, rewards)
+    pooled = assigned(trajectories, scores, rewards, memory=MemorySettings(pool="question", normalize_std=False))
+    half = assigned(trajectories, scores, rewards, memory=MemorySettings(min_pool=2, normalize_std=False, weight=0.5))
+    assert values(by_turn, 0) == {0.5, 0.9, 0.6}
+    assert values(pooled, 0) == {0.5, 1.1, 0.4}
+    assert values(half, 0) == {0.5, 0.7, 0.55}
+    divided = assigned(trajectories, scores, credit=CreditSettings())
+    assert values(divided, 0) == {0.707106}
+
+
+def test_own_credit_is_asked_once_per_question_and_used_as_it_is() -> None:
+    asked: list[tuple[list[float | None], list[dict[int, float | None]]]] = []
+
+    def own(scores: Any, notes: Any) -> tuple[list[float], list[dict[int, float]]]:
+        asked.append((list(scores), [dict(found) for found in notes]))
+        return [0.75, 0.0], [{1: 1.2}, {}]
+
+    trajectories = group(2, 2) + group(2, 2, place=1)
+    rewards: list[dict[int, float | None]] = [{1: 0.9}, {1: None}] * 2
+    credit = assigned(trajectories, [1.0, None, 0.0, 1.0], rewards, size=2, custom=own)
+    assert asked == [([1.0, None], [{1: 0.9}, {1: None}]), ([0.0, 1.0], [{1: 0.9}, {1: None}])]
+    assert values(credit, 0) == {0.75, 1.95}
+    assert values(credit, 1) == {0.0}
+    assert credit.metrics["credit/pool_fallbacks"] is None
+
+
+def test_what_is_reported() -> None:
+    trajectories = group(2, 2) + group(2, 2, place=1)
+    rewards: list[dict[int, float | None]] = [{1: 0.9}, {1: 0.1}, {1: 0.5}, {1: None}]
+    metrics = assigned(trajectories, [1.0, 0.0, 1.0, 1.0], rewards, size=2).metrics
+    assert metrics["credit/outcome_abs"] == pytest.approx(0.25)
+    assert metrics["credit/memory_abs"] == pytest.approx(0.4)
+    assert metrics["credit/zero_spread_groups"] == 0.5
+    assert metrics["credit/lone_groups"] == 0
+    assert metrics["credit/silent_notes"] == 2  # one without a reward, and the one that is alone without it
+
+
+def test_a_lone_rollout_is_counted_and_warned_of() -> None:
+    with pytest.warns(UserWarning, match="single scored rollout"):
+        credit = assigned(group(1, 1), [1.0, None])
+    assert credit.metrics["credit/lone_groups"] == 1
+    assert values(credit, 0) == {0.0}
