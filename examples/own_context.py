@@ -1,10 +1,10 @@
-"""Own context: `agent.context=examples.own_context:all_notes`. Every note so far, then the last action and its result."""
+"""Own context: `agent.context=examples.own_context:all_notes`. Every note, then the last action and its result."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mempo.context import Piece, PiecewiseContext
+from mempo.context import Piece, PiecewiseContext, memory_pieces
 from mempo.render import Renderer
 from mempo.trajectory import Turn
 
@@ -16,10 +16,5 @@ def all_notes(renderer: Renderer) -> PiecewiseContext:
 
 def pieces(turns: Sequence[Turn]) -> list[Piece]:
     """What follows the question, as ids and observations; these are cut inside their passages when room is short."""
-    found: list[Piece] = [turn.note_ids for turn in turns if turn.note_ids is not None]
-    last = turns[-1]
-    if last.action_ids is not None:
-        found.append(last.action_ids)
-    if last.observation is not None:
-        found.append(last.observation)
-    return found
+    notes = [turn.note_ids for turn in turns if turn.note_ids is not None]
+    return [*notes[:-1], *memory_pieces(turns)]  # the `memory` context begins with the last note

@@ -19,4 +19,4 @@ class MoonTool:
             # `UNAVAILABLE` would be for a server that does not answer: it takes the rollout out of every statistic.
             return ToolResult(notice=f"error: no planet {planet!r} in the table", error=ToolErrorKind.BAD_CALL)
         # Passages may be cut where room is short; a notice never is.
-        return ToolResult(passages=(f"{planet} has {MOONS[planet]} moons.",))
+        return ToolResult(passages=(f"moons of {planet}: {MOONS[planet]}",))

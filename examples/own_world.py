@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 
 from mempo.question import Question
 from mempo.retrieval.types import Document
 
-LETTERS = "Alpha Beta Gamma Delta Epsilon Zeta Eta Theta Iota Kappa Lambda Mu Nu Xi Omicron Pi Rho Sigma Tau".split()
+NAMES = """Alpha Beta Gamma Delta Epsilon Zeta Eta Theta Iota Kappa Lambda Mu Nu Xi Omicron Pi Rho Sigma Tau Upsilon
+Phi Chi Psi Omega"""
+LETTERS = NAMES.split()
 
 
 class GreekWorld:
@@ -17,11 +20,10 @@ class GreekWorld:
     name = "greek"
 
     def __init__(self, every: int = 4) -> None:
-        self._every = every  # every so manieth letter is held out for testing
+        self._every = every  # one letter in so many is held out for testing
 
     def documents(self) -> Sequence[Document]:
-        pairs = zip(LETTERS, LETTERS[1:], strict=False)
-        return [Document(a, a, f"successor of {a}: {b}", None) for a, b in pairs]
+        return [Document(a, a, f"successor of {a}: {b}", None) for a, b in pairwise(LETTERS)]
 
     def questions(self, split: str, count: int, objectives: int, seed: int) -> list[Question]:
         """`split` is train or test. The same arguments give the same questions."""

@@ -55,7 +55,7 @@ def train(resolved: Resolved, resume: bool, console: Console) -> Path:
             f"--resume: the run in {run.path} is complete, nothing is left to do; see mempo eval {run.path}"
         )
     credit_of_user, score_of_user = custom_credit(config), custom_score(config)
-    if config.model.path is None and config.toy is None:
+    if not config.model.path and config.toy is None:
         raise UserError("there is no policy to train; set model.path or toy")
     newest = run.checkpoints()[-1] if resume and run.checkpoints() else None
     start = str(newest.path) if newest else config.model.path
