@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 
 import mempo.cli
@@ -47,7 +46,8 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> C
             mempo.cli.main()
         except SystemExit as stop:
             code = int(stop.code or 0)
-        return Said(code, *capfd.readouterr())
+        out, err = capfd.readouterr()
+        return Said(code, str(out), str(err))
 
     return call
 
@@ -98,10 +98,11 @@ def test_config_says_where_every_value_came_from(cli: Cli, tmp_path: Path) -> No
 
 
 def test_a_world_becomes_files_and_an_index_that_can_be_asked(cli: Cli, tmp_path: Path) -> None:
-    said = cli("world", "atlas", "--out", tmp_path, "--rendering", "cards", "--subset", "toy", "--objectives", "1,2")
-    assert said.code == 0
-    assert "train.jsonl: 2000 lines" in said.out
-    assert len(read_lines(tmp_path / "test.jsonl")) == 200
+    small = ["--rendering", "cards", "--subset", "toy", "--objectives", "1,2", "--train", "40", "--test", "20"]
+    said = cli("world", "atlas", "--out", tmp_path, *small)
+    assert said.code == 0, said.err
+    assert "train.jsonl: 40 lines" in said.out
+    assert len(read_lines(tmp_path / "test.jsonl")) == 20
     said = cli("index", "build", tmp_path / "corpus.jsonl", "--out", tmp_path / "index")
     assert said.code == 0
     assert f"{len(read_lines(tmp_path / 'corpus.jsonl'))} documents" in said.out
@@ -208,7 +209,7 @@ def start(cli: Cli, files: dict[str, str], tmp_path: Path, **changes: str) -> Sa
         ({"rl.optim.lrr": "1e-6"}, ["did you mean 'lr'?", "command line"]),
         ({"model.path": ""}, ["set model.path or toy"]),
         ({"reward": "examples.own_reward:scor"}, ["did you mean 'score'?"]),
-        ({"credit": "examples.own_reward:score"}, []),
+        ({"credit": "examples.own_tool:MoonTool"}, ["cannot be called with 2 arguments"]),
         ({"agent.tools": "[search, 'examples.own_tool:MoonTool']"}, ["another tool in the list answers already"]),
         ({"agent.tools": "['examples.own_reward:score']"}, ["cannot be called with 0 arguments"]),
         ({"agent.context": "react"}, ["agent.notes=forbidden"]),
@@ -221,8 +222,6 @@ def start(cli: Cli, files: dict[str, str], tmp_path: Path, **changes: str) -> Sa
 def test_a_mistake_is_one_line(
     changes: dict[str, str], parts: list[str], cli: Cli, files: dict[str, str], tmp_path: Path
 ) -> None:
-    if changes == {"credit": "examples.own_reward:score"}:
-        changes, parts = {"credit": "examples.own_tool:MoonTool"}, ["cannot be called with 2 arguments"]
     assert_one_line(start(cli, files, tmp_path, **changes), *parts)
     assert not (tmp_path / "run" / "config.yaml").exists()  # and nothing that would have to be resumed
 
@@ -263,7 +262,6 @@ def test_pickled_weights_are_refused(cli: Cli, files: dict[str, str], tmp_path: 
         (["train", "quikstart"], ["did you mean 'quickstart'?"]),
         (["config", "quickstart", "rl.steps"], ["key=value"]),
         (["config", "quickstart", "rl.stepss=3"], ["did you mean 'steps'?"]),
-        (["config", "quickstart", "data.world=atlass", "--"], []),
         (["eval", "nowhere"], ["--config"]),
         (["eval", "nowhere", "--config", "quickstart"], ["no model folder 'nowhere'"]),
         (["search", "nowhere", "query"], ["nowhere"]),
@@ -272,7 +270,7 @@ def test_pickled_weights_are_refused(cli: Cli, files: dict[str, str], tmp_path: 
         (["world", "atlas", "--out", "unused", "--subset", "some"], ["everything, toy"]),
         (["world", "atlas", "--out", "unused", "--objectives", "two"], ["--objectives 'two'"]),
         (["world", "atlas", "--out", "unused", "--objectives", "0"], ["1 to 10 objectives"]),
-        (["world", "atlas", "--out", "unused", "--train", "100000000"], ["100000000"]),
+        (["world", "atlas", "--out", "unused", "--subset", "toy", "--train", "99999"], ["of 99999 train questions"]),
         (["train", "quickstart", "data.world=atlass", "output=unused"], ["did you mean 'atlas'?"]),
         (["train", "quickstart", "data.world_options.forms=[one_hpo]", "output=unused"], ["did you mean 'one_hop'?"]),
         (["train", "quickstart", "data.world_options.subset={max_words: x}", "output=unused"], ["subset"]),
@@ -284,19 +282,16 @@ def test_a_mistake_in_any_command_is_one_line(
     arguments: list[str], parts: list[str], cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said = cli(*arguments)
-    if parts:
-        assert_one_line(said, *parts)
-        assert not (tmp_path / "unused").exists()
-    else:
-        assert said.code == 0  # the name of a world is looked up when it is opened
+    assert_one_line(cli(*arguments), *parts)
+    assert not (tmp_path / "unused").exists()
 
 
 def test_an_unknown_command_or_a_missing_argument_has_its_usage(cli: Cli) -> None:
     for arguments in (["tran"], ["train"], ["search", "index"]):
         said = cli(*arguments)
         assert said.code == 2
-        assert "Usage: mempo" in said.err
+        assert said.err.startswith("Usage: ")
+        assert said.err.count("Error: ") == 1
         assert "Traceback" not in said.err
 
 
@@ -316,4 +311,3 @@ def test_the_reference_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reference == (ROOT / "docs" / "cli.md").read_text("utf-8"), "call make docs"
     for command in ("train", "sft", "eval", "config", "search", "index build", "world atlas"):
         assert f"## `mempo {command}`" in reference
-    assert typer.__version__

@@ -29,11 +29,12 @@ from mempo.engine.update import Updater
 from mempo.errors import UserError
 from mempo.evaluate.runner import EvalResult, EvalSetup, evaluate
 from mempo.evaluate.table import ByObjectives, evaluation_table
-from mempo.runs.files import whole_folder, write_whole
+from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
 from mempo.train.rl import RlSetup, check_questions, train_rl
 from mempo.train.sft import train_sft
 from mempo.train.toy import ToySettings, toy_policy
+from mempo.whole import whole_folder
 
 STAGES = ("sft", "rl")
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from mempo.runs.files import append_line, dump_line, read_lines, remove_whole, whole_folder, write_whole
+from mempo.runs.files import append_line, dump_line, read_lines, write_whole
+from mempo.whole import remove_whole, whole_folder
 
 
 class Killed(BaseException):
@@ -60,8 +63,10 @@ def test_a_second_folder_replaces_the_first(tmp_path: Path) -> None:
 
 
 def test_what_an_earlier_kill_left_is_swept_away(tmp_path: Path) -> None:
-    (tmp_path / ".made.partial").mkdir()
-    (tmp_path / ".made.partial" / "rubbish").write_text("x")
+    ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    left = tmp_path / f".made.tmp-{int(ended.stdout)}-ab12"
+    left.mkdir()
+    (left / "rubbish").write_text("x")
     with whole_folder(tmp_path / "made") as folder:
         assert names(folder) == set()
     assert names(tmp_path) == {"made"}

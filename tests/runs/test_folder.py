@@ -165,7 +165,7 @@ def test_a_kill_while_writing_leaves_no_checkpoint_and_keeps_the_others(tmp_path
 
 def test_a_hard_kill_while_writing_leaves_no_checkpoint(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
-    left = tmp_path / "checkpoints" / ".rl-2.partial"
+    left = tmp_path / "checkpoints" / ".rl-2.tmp-1-ab12"
     left.mkdir(parents=True)
     (left / "weights").write_text("half")
     assert labels(run) == []

@@ -20,6 +20,7 @@ SMALL = (
     "data.world_options.subset={kinds: [country], attributes: [capital, currency], max_entities: 30, max_words: 1, "
     "max_letters: 9, ascii_only: true}",
     "data.objectives=[2, 3]",
+    "data.test_objectives=null",
     "data.train_questions=24",
     "limits.max_turn_tokens=24",
     "limits.max_turns=4",

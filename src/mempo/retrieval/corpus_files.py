@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from mempo.retrieval.errors import CorpusError
-from mempo.retrieval.folders import whole_file
 from mempo.retrieval.scan import Lookups, sha256_of
+from mempo.whole import whole_file
 
 SIDECAR_NAME = "corpus.json"
 FORMAT = 1

@@ -11,7 +11,7 @@ from typing import Any
 
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.errors import IndexFolderError
-from mempo.retrieval.folders import whole_folder
+from mempo.whole import whole_folder
 
 NAME = "index.json"
 FORMAT = 1

@@ -1,53 +1,21 @@
-"""Files that are whole or absent, and jsonl that survives a kill in mid-line."""
+"""Files replaced in one step, and jsonl that survives a kill in mid-line."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-
-@contextmanager
-def whole_folder(final: Path) -> Iterator[Path]:
-    """A folder to fill; it takes its final name when the block ends well, and is removed when it does not."""
-    temporary = final.with_name(f".{final.name}.partial")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    try:
-        yield temporary
-        for path in temporary.rglob("*"):
-            if path.is_file():
-                _sync(path)
-        if final.exists():
-            remove_whole(final)
-        os.rename(temporary, final)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-
-
-def remove_whole(folder: Path) -> None:
-    """Remove a folder; it loses its name first, so a kill in between leaves no half of it under that name."""
-    hidden = folder.with_name(f".{folder.name}.removed")
-    shutil.rmtree(hidden, ignore_errors=True)
-    os.rename(folder, hidden)
-    shutil.rmtree(hidden)
+from mempo.whole import whole_file
 
 
 def write_whole(path: Path, data: str | bytes) -> None:
     """Replace a file in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.partial")
-    if isinstance(data, bytes):
-        temporary.write_bytes(data)
-    else:
-        temporary.write_text(data, encoding="utf-8")
-    _sync(temporary)
-    os.replace(temporary, path)
+    with whole_file(path) as temporary:
+        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
 def append_line(path: Path, record: Mapping[str, Any]) -> None:
@@ -90,8 +58,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

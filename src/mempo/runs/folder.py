@@ -18,7 +18,8 @@ from typing import Any
 import yaml
 
 from mempo.errors import UserError
-from mempo.runs.files import append_line, dump_line, read_lines, remove_whole, whole_folder, write_whole
+from mempo.runs.files import append_line, dump_line, read_lines, write_whole
+from mempo.whole import remove_whole, whole_folder
 
 _CHECKPOINT = re.compile(r"(sft|rl)-(\d+)")
 

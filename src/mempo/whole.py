@@ -16,13 +16,18 @@ _RACES = 100
 def whole_folder(target: Path) -> Iterator[Path]:
     """Yields an empty folder beside `target`; when the block ends well it takes the place of `target`.
 
-    When the block raises, `target` is as it was. Of two writers at once the last one wins; they never mix.
+    When the block raises, `target` is as it was. Of two writers at once the last one wins; they never mix. What a
+    writer that was killed left behind is swept away by the next one.
     """
     target = Path(os.path.realpath(target))  # of a link, the folder it names is replaced
+    _sweep(target)
     temporary = _beside(target, "tmp")
     temporary.mkdir(parents=True)
     try:
         yield temporary
+        for path in temporary.rglob("*"):
+            if path.is_file():
+                _sync(path)
         _put(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -34,9 +39,22 @@ def whole_file(target: Path) -> Iterator[Path]:
     temporary = _beside(target, "tmp")
     try:
         yield temporary
+        _sync(temporary)
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_whole(folder: Path) -> None:
+    """Remove a folder; it loses its name first, so a kill in between leaves no half of it under that name."""
+    hidden = _beside(folder, "old")
+    os.rename(folder, hidden)
+    shutil.rmtree(hidden)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def _put(folder: Path, target: Path) -> None:
@@ -58,6 +76,24 @@ def _put(folder: Path, target: Path) -> None:
             except FileNotFoundError:
                 continue
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _sweep(target: Path) -> None:
+    """Remove the temporary folders of this target whose process is gone; their names hold its number."""
+    for left in target.parent.glob(f".{target.name}.*-*-*"):
+        number = left.name.split("-")[-2]
+        if number.isdigit() and left.is_dir() and not _is_running(int(number)):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _beside(target: Path, word: str) -> Path:
