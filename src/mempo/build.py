@@ -148,6 +148,11 @@ def make_tools(config: Config, retriever: Retriever | None) -> dict[str, Tool]:
 def make_agent(config: Config, codec: Codec, tools: dict[str, Tool], context: str | None = None) -> Agent:
     """The agent of a configuration, or the same with another context."""
     renderer = Renderer(codec, config.prompt)
+    if renderer.opens_thought and config.agent.notes == "required":
+        raise ConfigError(
+            "the chat template begins every reply with <think>, but notes come before thoughts, so no turn could keep the "
+            "format; set prompt.force_mem=true, prompt.template=plain or agent.notes=forbidden"
+        )
     name = context or config.agent.context
     if is_import_path(name):
         made = load_object(name, "agent.context", parameters=1)(renderer)

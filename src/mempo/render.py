@@ -68,6 +68,11 @@ class Renderer:
         self._close = encode("\n</tool_response>" + after)
         self._mark = codec.encode_outside(TRUNCATED_MARK)
 
+    @property
+    def opens_thought(self) -> bool:
+        """The template writes `<think>` for the policy at the beginning of every turn, unless `force_mem` does more."""
+        return bool(self._forced_think) and not self.settings.force_mem
+
     # --- contents --------------------------------------------------------------------------------------------------
 
     def question(self, text: str) -> tuple[int, ...]:
