@@ -88,6 +88,12 @@ def test_an_unknown_room_is_refused_with_the_nearest_one() -> None:
         (["rl.loss.kl_coef=0.1"], "does nothing with kl none"),
         (["sft.optim.kind=adamw", "sft.optim.muon_lr=0.1"], "set kind to muon"),
         (["data.index=a", "data.server=http://b"], "one of them"),
+        (["agent.context=react"], "agent.notes=forbidden"),
+        (["toy=null", "data.world=null"], "clear them (data.world_options={})"),
+        (
+            ["toy=null", "data.world=null", "data.world_options={}", "data.train_questions=5"],
+            "a question file is used whole",
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_refused_with_a_remedy(overrides: list[str], said: str) -> None:
@@ -109,6 +115,31 @@ def test_own_reward_and_credit_have_a_short_form() -> None:
     config = resolve("quickstart", ["reward=my_module:score", "credit=my_module:credit"]).config
     assert config.reward.score == "my_module:score"
     assert config.credit.function == "my_module:credit"
+
+
+def test_the_short_form_leaves_the_other_keys_of_its_room_alone(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.yaml", "reward: my_module:score\n")
+    for resolved in (
+        resolve(file, ["reward.format_gate=false"]),
+        resolve(None, ["reward.format_gate=false", "reward=my_module:score"]),
+    ):
+        assert resolved.config.reward.score == "my_module:score"
+        assert resolved.config.reward.format_gate is False
+    assert resolve(file).origins["reward.score"] == file
+    assert resolve(file).origins["reward.format_gate"] == "default"
+
+
+def test_an_empty_mapping_clears_a_key() -> None:
+    assert resolve("quickstart", ["data.world_options={}"]).config.data.world_options == {}
+    added = resolve("quickstart", ["data.world_options={rendering: prose}"])
+    assert added.config.data.world_options["subset"] == "toy"  # any other is merged
+    assert added.config.data.world_options["rendering"] == "prose"
+
+
+def test_a_file_that_is_no_text_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_bytes(b"seed: \xff\xfe\n")
+    assert "cannot be read as text" in refusal(str(file))
 
 
 def test_there_must_be_something_to_train_on() -> None:

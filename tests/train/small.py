@@ -34,6 +34,7 @@ SMALL = (
     "rl.questions_per_step=2",
     "rl.rollouts_per_question=4",
     "rl.save_every=3",
+    "rl.log_rollouts_every=1",
     # A policy that has learnt nothing answers nothing; this reward has something to tell its rollouts apart by.
     "reward=tests.train.small:evenness",
     "reward.format_gate=false",

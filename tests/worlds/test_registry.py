@@ -1,0 +1,106 @@
+"""Worlds by name and by import path: options are checked, and what is returned is looked at."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mempo.build import load_data
+from mempo.config import resolve
+from mempo.errors import UserError
+from mempo.interfaces import World
+from mempo.worlds.atlas import TOY, AtlasWorld
+from mempo.worlds.registry import make_world
+
+MODULE = """
+from mempo.question import Question
+from mempo.retrieval.types import Document
+
+class Small:
+    name = "small"
+    def __init__(self, most=3):
+        self.most = most
+    def documents(self):
+        return [Document("0", "A", "a", None)]
+    def questions(self, split, count, objectives, seed):
+        most = self.most if split == "train" else 0
+        return [Question(f"{objectives}-{i}", "?", "a") for i in range(min(count, most * objectives))]
+
+def number():
+    return 3
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    (tmp_path / "my_small_world.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield "my_small_world"
+    sys.modules.pop("my_small_world", None)
+
+
+def test_the_atlas_takes_what_yaml_has() -> None:
+    assert make_world("atlas", {"subset": "toy"}) == AtlasWorld(subset=TOY)
+    assert make_world("atlas", {"forms": ["one_hop"]}) == make_world("atlas", {"forms": "one_hop"})
+    world = make_world("atlas", {"subset": {"kinds": ["country"], "max_entities": 5}, "rendering": "cards"})
+    assert isinstance(world, World)
+    assert len(world.documents()) < 60
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"sbset": "toy"}, "no option 'sbset'; did you mean 'subset'?"),
+        ({"subset": "some"}, "everything, toy, or a mapping"),
+        ({"subset": ["toy"]}, "everything, toy, or a mapping"),
+        ({"subset": {"max_wrds": 1}}, "did you mean 'max_words'?"),
+        ({"subset": {"max_entities": "ten"}}, "a value of the wrong kind"),
+        ({"subset": {"kinds": ["contry"]}}, "did you mean 'country'?"),
+        ({"rendering": "crds"}, "choose prose or cards"),
+        ({"test_fraction": "x"}, "a number between 0 and 1"),
+    ],
+)
+def test_options_that_cannot_be_are_one_line(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        make_world("atlas", options)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_world_names_the_nearest() -> None:
+    with pytest.raises(UserError, match="did you mean 'atlas'"):
+        make_world("atlass", {})
+
+
+def test_an_own_world_is_made_with_its_options(module: str) -> None:
+    world = make_world(f"{module}:Small", {"most": 2})
+    assert len(world.questions("train", 9, 1, 0)) == 2
+    for path, options, said in (
+        (f"{module}:Small", {"mots": 2}, "do not fit"),
+        (f"{module}:number", {}, "returned a int, which is no World"),
+    ):
+        with pytest.raises(UserError, match=said):
+            make_world(path, options)
+
+
+def drawn(module: str, tmp_path: Path, **options: int) -> list[str]:
+    settings = [f"data.world={module}:Small", f"data.world_options={options}", "data.train_questions=10"]
+    config = resolve(None, [*settings, "data.objectives=[1, 2]"]).config
+    data = load_data(config, tmp_path / "work")
+    assert data.test == []
+    return [question.id for question in data.train]
+
+
+def test_a_world_may_have_fewer_questions_than_asked_for(module: str, tmp_path: Path) -> None:
+    assert drawn(module, tmp_path, most=1) == ["1-0", "2-0", "2-1"]
+    assert drawn(module, tmp_path, most=9) == [f"{k}-{i}" for i in range(5) for k in (1, 2)]
+
+
+def test_a_world_without_training_questions_is_refused(module: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="world small has no train questions with 1, 2 objectives"):
+        drawn(module, tmp_path, most=0)
