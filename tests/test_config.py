@@ -85,7 +85,7 @@ def test_an_unknown_room_is_refused_with_the_nearest_one() -> None:
         (["memory.probe.joiner=,"], "make them agree"),
         (["limits.min_turn_tokens=512"], "no room for a prompt"),
         (["data.objectives=[0]"], "whole numbers from 1"),
-        (["rl.loss.kl_coef=0.1"], "does nothing with kl none"),
+        (["rl.loss={}", "rl.loss.kl_coef=0.1"], "does nothing with kl none"),
         (["sft.optim.kind=adamw", "sft.optim.muon_lr=0.1"], "set kind to muon"),
         (["data.index=a", "data.server=http://b"], "one of them"),
         (["agent.context=react"], "agent.notes=forbidden"),

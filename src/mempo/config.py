@@ -191,7 +191,7 @@ def check(config: Config) -> None:
         raise ConfigError("data.world_options are set without data.world; clear them (data.world_options={})")
     elif data.train_questions != DataSettings.model_fields["train_questions"].default:
         raise ConfigError(
-            f"data.train_questions is {data.train_questions}, a number of questions drawn from a world, but data.world is "
+            f"data.train_questions is {data.train_questions}, questions drawn from a world, but data.world is "
             "not set; a question file is used whole"
         )
     retrieval = [name for name in ("index", "server", "corpus") if getattr(data, name)]

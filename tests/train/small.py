@@ -35,6 +35,8 @@ SMALL = (
     "rl.rollouts_per_question=4",
     "rl.save_every=3",
     "rl.log_rollouts_every=1",
+    "rl.loss={}",
+    "rl.optim.lr=5e-4",
     # A policy that has learnt nothing answers nothing; this reward has something to tell its rollouts apart by.
     "reward=tests.train.small:evenness",
     "reward.format_gate=false",

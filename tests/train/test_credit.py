@@ -107,15 +107,17 @@ def test_a_good_note_in_a_group_that_all_failed_still_earns_its_credit() -> None
 
 
 def test_settings_reach_the_formulas() -> None:
-    trajectories, scores = group(3, 3), [1.0, 0.0]
-    rewards: list[dict[int, float | None]] = [{1: 0.9, 2: 0.2}, {1: 0.1, 2: 0.0}]
+    trajectories, scores = group(3, 3, 3, 3), [1.0, 0.0, 1.0, 0.0]
+    rewards: list[dict[int, float | None]] = [{1: 0.9, 2: 0.2}, {1: 0.1, 2: 0.0}] * 2
     by_turn = assigned(trajectories, scores, rewards)
     pooled = assigned(trajectories, scores, rewards, memory=MemorySettings(pool="question", normalize_std=False))
-    half = assigned(trajectories, scores, rewards, memory=MemorySettings(min_pool=2, normalize_std=False, weight=0.5))
+    half = assigned(trajectories, scores, rewards, memory=MemorySettings(normalize_std=False, weight=0.5))
+    fallen_back = assigned(trajectories, scores, rewards, memory=MemorySettings(min_pool=5, normalize_std=False))
     assert values(by_turn, 0) == {0.5, 0.9, 0.6}
-    assert values(pooled, 0) == {0.5, 1.1, 0.4}
+    assert values(pooled, 0) == values(fallen_back, 0) == {0.5, 1.1, 0.4}
+    assert fallen_back.metrics["credit/pool_fallbacks"] == 8
     assert values(half, 0) == {0.5, 0.7, 0.55}
-    divided = assigned(trajectories, scores, credit=CreditSettings())
+    divided = assigned(group(1, 1), [1.0, 0.0], credit=CreditSettings())
     assert values(divided, 0) == {0.707106}
 
 

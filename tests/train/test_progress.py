@@ -37,6 +37,7 @@ def test_a_measure_of_zero_is_shown_and_an_unknown_one_is_not() -> None:
 
 def test_a_resumed_stage_goes_on_counting() -> None:
     assert [line.split()[1] for line in shown(6, first=3).splitlines()] == ["4/6", "5/6", "6/6"]
+    assert "3/3" in shown(3, first=3, terminal=True)  # nothing was left to do, and the bar is full
 
 
 def test_a_terminal_gets_a_bar() -> None:

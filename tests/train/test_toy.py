@@ -95,6 +95,7 @@ def test_copying_leaves_out_single_bytes_and_special_tokens() -> None:
 
 def test_copy_rows_repeat_their_chunks_and_ask_for_what_can_be_known() -> None:
     (separator,) = SMALL_CODEC.encode_trusted("\n")
+    reordered = 0
     for row in copy_rows(SMALL_CODEC, 20, random.Random(0)):
         # The loss is on all but the first token of each copied chunk, and on the separator that ends it.
         copied = [row.ids[segment.start - 1 : segment.stop - 1] for segment in row.segments]
@@ -106,6 +107,9 @@ def test_copy_rows_repeat_their_chunks_and_ask_for_what_can_be_known() -> None:
             assert sorted(copied[first : first + count]) == sorted(copied[:count])
         assert sorted(told) == sorted(i for chunk in copied[:count] for i in (*chunk, separator))
         assert row.ids == told + tuple(i for chunk in copied for i in (*chunk, separator))
+        rounds = [tuple(copied[first : first + count]) for first in (0, count, 2 * count)]
+        reordered += len(set(rounds)) > 1
+    assert reordered > 10  # each time in another order, else the place would tell what comes next
 
 
 def test_a_name_of_one_letter_of_another_script_is_copied_too() -> None:
