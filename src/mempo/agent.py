@@ -160,7 +160,7 @@ async def rollout(agent: Agent, sampler: Sampler, job: Job, decoding: DecodingSe
         if index + 1 == limits.max_turns:
             return done(StopReason.TURN_LIMIT)
         result = await answer_action(agent, turn.parsed)
-        error = result.notice if result.error is ToolErrorKind.UNAVAILABLE else None
+        error = result.notice if result.error == ToolErrorKind.UNAVAILABLE else None
         observation = agent.renderer.observation(
             result, limits.max_obs_tokens, after_eos=turn.generated_ids[-1:] == (agent.renderer.codec.eos_id,)
         )

@@ -150,8 +150,8 @@ def make_agent(config: Config, codec: Codec, tools: dict[str, Tool], context: st
     renderer = Renderer(codec, config.prompt)
     if renderer.opens_thought and config.agent.notes == "required":
         raise ConfigError(
-            "the chat template begins every reply with <think>, but notes come before thoughts, so no turn could keep the "
-            "format; set prompt.force_mem=true, prompt.template=plain or agent.notes=forbidden"
+            "the chat template begins every reply with <think>, but notes come before thoughts, so no turn could keep "
+            "the format; set prompt.force_mem=true, prompt.template=plain or agent.notes=forbidden"
         )
     name = context or config.agent.context
     if is_import_path(name):

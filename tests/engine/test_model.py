@@ -111,3 +111,11 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
     assert pick_device("auto") == torch.device("cpu")
     with pytest.raises(UserError, match="torch sees no CUDA device; use cpu or auto"):
         pick_device("cuda:1")
+
+
+def test_damaged_weights_are_one_line(tmp_path: Path) -> None:
+    save_policy(tiny_llama(make_codec()), tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:200])
+    with pytest.raises(UserError, match="cannot be loaded"):
+        load_policy(ModelSettings(device="cpu"), str(tmp_path))

@@ -121,6 +121,7 @@ def test_settings_reach_the_formulas() -> None:
     assert values(divided, 0) == {0.707106}
 
 
+@pytest.mark.filterwarnings("ignore:a group has a single scored rollout")
 def test_own_credit_is_asked_once_per_question_and_used_as_it_is() -> None:
     asked: list[tuple[list[float | None], list[dict[int, float | None]]]] = []
 

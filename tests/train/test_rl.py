@@ -345,6 +345,7 @@ def test_the_last_checkpoint_survives_a_server_that_dies(tmp_path: Path) -> None
     assert [checkpoint.step for checkpoint in run.checkpoints()] == [1, 2]
 
 
+@pytest.mark.filterwarnings("ignore:a group has a single scored rollout")
 def test_a_server_that_dies_in_the_middle_spoils_some_rollouts_and_no_more(tmp_path: Path) -> None:
     def speak(rng: random.Random) -> str:
         return always_new(rng) if rng.random() < 0.3 else wandering(rng).replace(">q<", ">q1<")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
@@ -117,7 +118,7 @@ def load_policy(settings: ModelSettings, path: str | None = None, codec: Codec |
             use_safetensors=True,
             trust_remote_code=False,
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"the model of {path!r} cannot be loaded: {str(error).splitlines()[0]}") from error
     return wrap_policy(model.to(device), codec or load_codec(path))
 

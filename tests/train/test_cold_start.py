@@ -1,0 +1,79 @@
+"""What SFT learns from: episodes in both contexts, probe samples, and for the toy policy copying."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+from rich.console import Console
+
+from mempo.build import Data, load_data, make_agent, make_tools
+from mempo.cold_start import codec_of_toy, sft_rows
+from mempo.config import Config
+from mempo.tokens import Codec
+from mempo.trajectory import Row
+from mempo.worlds.atlas import AtlasWorld
+from tests.train.small import small
+
+
+def prepared(tmp_path: Path, *overrides: str) -> tuple[Config, Data, Codec]:
+    config = small(tmp_path / "run", "limits.max_turns=8", "limits.max_turn_tokens=60", *overrides).config
+    data = load_data(config, tmp_path / "data")
+    return config, data, codec_of_toy(config, data)
+
+
+def told(tmp_path: Path, *overrides: str) -> tuple[dict[str, int], list[Row], Codec]:
+    """The counts that are printed, the rows of the first step after the copying, and the tokenizer."""
+    config, data, codec = prepared(tmp_path, "toy.warmup_steps=0", "toy.copy_share=0", *overrides)
+    console = Console(file=io.StringIO(), width=120)
+    agent = make_agent(config, codec, make_tools(config, data.retriever))
+    rows = list(sft_rows(config, data, agent, console)(0))
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    found = re.findall(r"(\d+) (episodes|rows|probe)", printed)
+    return {name: int(number) for number, name in found}, rows, codec
+
+
+def test_a_share_of_the_episodes_is_told_with_the_full_history(tmp_path: Path) -> None:
+    in_memory, in_full, mixed = (told(tmp_path / share, f"sft.full_share={share}")[0] for share in ("0", "1", "0.5"))
+    assert in_memory["episodes"] == in_full["episodes"] == mixed["episodes"] == 10
+    assert in_full["rows"] == 10  # a history is one row
+    assert in_memory["rows"] >= 30  # a turn is one row, and there are two or three searches
+    assert in_full["rows"] < mixed["rows"] < in_memory["rows"]
+
+
+def test_probe_samples_come_from_complete_notes_whatever_the_expert_forgets(tmp_path: Path) -> None:
+    always = ("sft.full_share=0", "sft.expert.loss=1", "sft.expert.lossless_share=0", "sft.probe_share=0.9")
+    counts, rows, codec = told(tmp_path / "complete", *always)
+    _, lossy, _ = told(tmp_path / "lossy", *always, "sft.lossless_probes=false")
+    none, _, _ = told(tmp_path / "none", *always, "sft.probe_share=0")
+    assert counts["probe"] > 0
+    assert none["probe"] == 0
+    complete, forgotten = ([codec.decode(row.ids) for row in some if is_probe(codec, row)] for some in (rows, lossy))
+    assert len(complete) == len(forgotten) == 7
+    assert not any("<answer>\nunknown" in text for text in complete)
+    assert all("<answer>\nunknown" in text for text in forgotten)
+
+
+def is_probe(codec: Codec, row: Row) -> bool:
+    return "<think>\nanswer\n</think>" in codec.decode(row.ids)
+
+
+def test_probe_samples_have_their_share_of_a_batch(tmp_path: Path) -> None:
+    _, rows, codec = told(tmp_path, "sft.batch_rows=8", "sft.probe_share=0.5")
+    assert [is_probe(codec, row) for row in rows] == [False] * 4 + [True] * 4
+
+
+def test_an_agent_without_notes_learns_without_them(tmp_path: Path) -> None:
+    without = ("agent.notes=forbidden", "agent.context=react", "limits.max_context_tokens=1000")
+    counts, rows, codec = told(tmp_path, *without, "rl.memory_signal=false")
+    assert counts["probe"] == 0
+    assert not any("<mem>" in codec.decode(row.ids) for row in rows)
+
+
+def test_the_tokenizer_of_the_toy_has_a_token_for_every_name_and_fixed_sentence(tmp_path: Path) -> None:
+    config, data, codec = prepared(tmp_path)
+    assert isinstance(data.world, AtlasWorld)
+    for text in (*data.world.names(), config.memory.probe.thought, config.sft.expert.unknown, "nothing was found"):
+        assert len(codec.encode_outside(text)) == 1, text
+    assert len(codec.encode_outside("1 capital of France: Paris")) == 5
