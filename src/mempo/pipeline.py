@@ -197,4 +197,4 @@ def _print_table(results: Sequence[tuple[str, ByObjectives]], config: Config, co
     settings = config.evaluate
     decoding = "greedy" if settings.temperature == 0 else f"temperature {settings.temperature:g}"
     if any(measures for _, measures in results):
-        console.print(evaluation_table(results, f"held-out questions, {decoding}, seed {config.seed}"))
+        console.print(evaluation_table(results, f"n held-out questions of each kind, {decoding}, seed {config.seed}"))

@@ -24,7 +24,7 @@ ByObjectives = Mapping[int, Mapping[str, float | None]]
 def evaluation_table(results: Sequence[tuple[str, ByObjectives]], title: str) -> Table:
     """`results`: (name of the policy, measures by number of objectives)."""
     table = Table(title=title, title_justify="left")
-    for header in ("objectives", "questions", "policy", *(header for _, header, _ in COLUMNS)):
+    for header in ("objectives", "n", "policy", *(header for _, header, _ in COLUMNS)):
         table.add_column(header, justify="left" if header == "policy" else "right")
     ks = sorted({k for _, measures in results for k in measures})
     for k in ks:

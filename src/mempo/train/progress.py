@@ -40,4 +40,6 @@ class StageProgress:
             self._progress.update(self._task, completed=done, measures=measures)
         elif done % self._every == 0 or done == self._steps:
             seconds = time.monotonic() - self._began
-            self._console.print(f"{self._stage} {done}/{self._steps}  {measures}  {seconds:.0f}s", highlight=False, soft_wrap=True)
+            self._console.print(
+                f"{self._stage} {done}/{self._steps}  {measures}  {seconds:.0f}s", highlight=False, soft_wrap=True
+            )
