@@ -24,7 +24,7 @@ def drawn(*results: tuple[str, ByObjectives]) -> list[list[str]]:
 
 def test_policies_stand_below_each_other_by_number_of_objectives() -> None:
     header, *rows = drawn(("start", START), ("after RL", END))
-    assert header[:5] == ["objectives", "questions", "policy", "EM", "F1"]
+    assert header[:5] == ["objectives", "n", "policy", "EM", "F1"]
     assert [row[:4] for row in rows] == [
         ["2", "50", "start", "12.5%"],
         ["2", "50", "after RL", "100.0%"],
