@@ -222,3 +222,11 @@ def test_equal_hashes_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_unknown_row_is_named() -> None:
     with pytest.raises(ValueError, match="no keys"):
         document_of({}, "0")
+
+
+def test_many_threads_may_read_one_corpus_through(tmp_path: Path) -> None:
+    documents = [Document(str(i), f"T{i}", f"text of {i}") for i in range(300)]
+    corpus = Corpus.from_documents(documents, tmp_path / "c")
+    with ThreadPoolExecutor(8) as pool:
+        read = list(pool.map(lambda _: list(corpus), range(32)))
+    assert all(found == documents for found in read)

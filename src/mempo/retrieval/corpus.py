@@ -137,11 +137,7 @@ class Corpus:
         return self._parse(os.pread(self._file, end - start, start), index)
 
     def __iter__(self) -> Iterator[Document]:
-        with open(os.dup(self._file), "rb") as file:
-            for index in range(len(self)):
-                start, end = int(self.lookups.offsets[index]), int(self.lookups.offsets[index + 1])
-                file.seek(start)
-                yield self._parse(file.read(end - start), index)
+        return (self[index] for index in range(len(self)))
 
     def by_id(self, key: str) -> Document | None:
         return next((document for document in self._candidates("ids", key) if document.id == key), None)
