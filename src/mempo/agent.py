@@ -225,9 +225,12 @@ async def answer_action(agent: Agent, parsed: ParsedTurn) -> ToolResult:
     """The tool's result, or a sentence that says what was wrong with the turn."""
     if parsed.action is not None and parsed.action.kind in agent.tools:
         try:
-            return await agent.tools[parsed.action.kind].call(parsed.action.text)
+            result = await agent.tools[parsed.action.kind].call(parsed.action.text)
+            if not isinstance(result, ToolResult):
+                raise TypeError(f"it returned a {type(result).__name__}, not a ToolResult")
+            return result
         except Exception as error:  # a tool of the user's own that raises is a tool that is not available
-            notice = f"error: the tool failed ({type(error).__name__}: {error})"
+            notice = f"error: the tool failed ({type(error).__name__}: {' '.join(str(error).split())})"
             return ToolResult(notice=notice, error=ToolErrorKind.UNAVAILABLE)
     return ToolResult(notice=_complaint(agent, parsed), error=ToolErrorKind.BAD_CALL)
 

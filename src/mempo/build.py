@@ -18,7 +18,7 @@ from mempo.engine.batcher import BatchingSampler
 from mempo.engine.model import Policy
 from mempo.engine.sampler import generate_batch
 from mempo.errors import ConfigError, UserError
-from mempo.imports import is_import_path, load_object
+from mempo.imports import call_own, is_import_path, load_object
 from mempo.interfaces import Context, Tool, World
 from mempo.protocol import TurnGrammar
 from mempo.question import Question
@@ -27,7 +27,7 @@ from mempo.retrieval.client import HttpRetriever
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.index import Bm25Index, open_index
 from mempo.retrieval.types import Retriever
-from mempo.rewards.outcome import CustomScore
+from mempo.rewards.outcome import CustomScore, matchable
 from mempo.tokens import Codec
 from mempo.tools.access import AccessTool
 from mempo.tools.search import SearchTool
@@ -65,13 +65,20 @@ def load_data(config: Config, work_dir: Path) -> Data:
     unscorable = [question.id for question in train if question.gold is None]
     if unscorable and config.rl.steps:
         raise UserError(f"{len(unscorable)} training questions have no gold answer, the first is {unscorable[0]!r}")
+    for name, questions in (("training", train), ("test", test)):
+        lost = [question.id for question in questions if question.gold and not matchable(question, config.reward)]
+        if lost and len(lost) == len(questions) and not is_import_path(config.reward.score):
+            raise UserError(
+                f"no {name} question can be scored: normalisation leaves nothing of the gold answers of all "
+                f"{len(lost)}, the first is {lost[0]!r}; give answers with letters or digits, or set an own reward"
+            )
     return Data(world, train, test, open_retriever(config, world, work_dir))
 
 
 def _drawn(world: World, split: str, count: int, objectives: Sequence[int], seed: int) -> list[Question]:
     """`count` questions in all, the numbers of objectives in turn, so that a batch mixes them."""
     share = -(-count // len(objectives))
-    lists = [world.questions(split, share, k, seed) for k in objectives]
+    lists = [list(call_own(f"world {world.name}", world.questions, split, share, k, seed) or ()) for k in objectives]
     # A small world may have fewer than were asked for.
     drawn = [question for row in zip_longest(*lists) for question in row if question is not None][:count]
     if not drawn and split == "train":
@@ -126,7 +133,7 @@ def make_tools(config: Config, retriever: Retriever | None) -> dict[str, Tool]:
     tools: dict[str, Tool] = {}
     for name in config.agent.tools:
         if is_import_path(name):
-            tool = load_object(name, "agent.tools", parameters=0)()
+            tool = call_own(f"agent.tools: {name}", load_object(name, "agent.tools", parameters=0))
             if not isinstance(tool, Tool) or tool.name not in TOOL_TAGS:
                 what = getattr(tool, "name", type(tool).__name__)
                 raise ConfigError(
@@ -155,7 +162,7 @@ def make_agent(config: Config, codec: Codec, tools: dict[str, Tool], context: st
         )
     name = context or config.agent.context
     if is_import_path(name):
-        made = load_object(name, "agent.context", parameters=1)(renderer)
+        made = call_own(f"agent.context: {name}", load_object(name, "agent.context", parameters=1), renderer)
         if not isinstance(made, Context):
             raise ConfigError(f"agent.context: {name} returned a {type(made).__name__}, which has no name and build()")
     else:

@@ -150,6 +150,9 @@ def main() -> None:
     except UserError as error:
         typer.echo(f"mempo: {error}", err=True)
         sys.exit(2)
+    except OSError as error:  # a folder that cannot be written, a full disk
+        typer.echo(f"mempo: {type(error).__name__}: {error}", err=True)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

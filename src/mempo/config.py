@@ -62,8 +62,8 @@ class DataSettings(Settings):
     @field_validator("objectives", "test_objectives", mode="before")
     @classmethod
     def _one_or_more(cls, value: Any) -> Any:
-        values = [value] if isinstance(value, int) else value
-        if values is not None and (not values or any(not isinstance(k, int) or k < 1 for k in values)):
+        values = [value] if isinstance(value, int | bool) else value
+        if values is not None and (not values or any(type(k) is not int or k < 1 for k in values)):
             raise ValueError(f"numbers of objectives are whole numbers from 1, not {value!r}")
         return values
 
@@ -100,7 +100,7 @@ class AgentSettings(Settings):
 class Config(Settings):
     """Everything a run depends on."""
 
-    output: str = "runs/run"
+    output: str = Field(default="runs/run", min_length=1)
     """The run folder."""
     seed: int = Field(default=0, ge=0)
     model: ModelSettings = ModelSettings()

@@ -21,6 +21,7 @@ import numpy as np
 from pydantic import Field
 
 from mempo.errors import UserError
+from mempo.imports import call_own
 from mempo.settings import Settings
 from mempo.trajectory import Trajectory
 
@@ -249,7 +250,7 @@ def checked_credit(
         return float(value)
 
     # It may keep or change what it is given; the caller's values stay its own.
-    result = custom(list(scores), [dict(rollout) for rollout in notes])
+    result: Any = call_own(f"credit function {name}", custom, list(scores), [dict(rollout) for rollout in notes])
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise refuse(f"returned {type(result).__name__}; it must return (outcome advantages, memory advantages)")
     outcome, memory = result

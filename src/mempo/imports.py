@@ -5,10 +5,14 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from mempo.errors import ConfigError, nearest
+from mempo.errors import ConfigError, UserError, nearest
+
+T = TypeVar("T")
 
 
 def is_import_path(name: str) -> bool:
@@ -49,3 +53,21 @@ def load_object(path: str, what: str, parameters: int | None = None) -> Any:
             shown = f"{name}{inspect.signature(found)}"
             raise ConfigError(f"{what}: {shown} cannot be called with {parameters} arguments ({error})") from error
     return found
+
+
+def call_own(what: str, function: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
+    """Call the user's own code; whatever it raises becomes one line that says where.
+
+    Raises:
+        UserError: `what`, the exception, file and line.
+    """
+    try:
+        return function(*arguments, **keywords)
+    except UserError:
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        message = " ".join(str(error).split())
+        raise UserError(
+            f"{what} raised {type(error).__name__}: {message} ({place.filename}, line {place.lineno})"
+        ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 import time
@@ -31,6 +32,7 @@ from mempo.evaluate.runner import EvalResult, EvalSetup, evaluate
 from mempo.evaluate.table import ByObjectives, evaluation_table
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
+from mempo.tokens import Codec
 from mempo.train.rl import RlSetup, check_questions, train_rl
 from mempo.train.sft import train_sft
 from mempo.train.toy import ToySettings, toy_policy
@@ -48,13 +50,18 @@ def train(resolved: Resolved, resume: bool, console: Console) -> Path:
         UserError: anything that is the user's to mend, before the model loads where that can be known; or there is
             nothing left to do.
     """
-    config, began = resolved.config, time.monotonic()
-    run = RunFolder(Path(config.output))
+    run = RunFolder(Path(resolved.config.output))
     run.check(resolved.plain(), resume)
     if resume and (run.path / "final").is_dir():
         raise UserError(
             f"--resume: the run in {run.path} is complete, nothing is left to do; see mempo eval {run.path}"
         )
+    with run.locked():
+        return _train(resolved, run, resume, console)
+
+
+def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -> Path:
+    config, began = resolved.config, time.monotonic()
     credit_of_user, score_of_user = custom_credit(config), custom_score(config)
     if not config.model.path and config.toy is None:
         raise UserError("there is no policy to train; set model.path or toy")
@@ -67,9 +74,11 @@ def train(resolved: Resolved, resume: bool, console: Console) -> Path:
     console.print(f"run {run.path}, seed {config.seed}", highlight=False)
     console.print(f"data: {len(data.train)} training questions, {len(data.test)} test questions", highlight=False)
 
-    policy = load_policy(config.model, start, codec) if start else _new_toy(config, data)
-    agent = make_agent(config, policy.codec, make_tools(config, data.retriever))
+    codec = codec or codec_of_toy(config, data)
+    agent = make_agent(config, codec, make_tools(config, data.retriever))  # before the model: it may refuse
+    policy = load_policy(config.model, start, codec) if start else _new_toy(config, codec)
     run.begin(resolved.plain(), resume)  # not earlier: a start that failed leaves nothing to resume
+    run.refuse_other_data(_fingerprints(data), resume)
     if resume:
         stage, step = (newest.stage, newest.step) if newest else (STAGES[0], 0)
         run.forget_after(stage, step, STAGES)
@@ -121,6 +130,8 @@ def evaluate_model(resolved: Resolved, model_path: str, out: Path | None, consol
         UserError: there are no test questions, or the model cannot be loaded.
     """
     config = resolved.config
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)  # now: a result that cannot be saved would be lost
     with tempfile.TemporaryDirectory() as work:
         codec = load_codec(model_path)
         check_window(config, model_window(model_path))
@@ -155,11 +166,23 @@ def final_model(run: Path) -> Path:
     return checkpoints[-1].path
 
 
-def _new_toy(config: Config, data: Data) -> Policy:
+def _fingerprints(data: Data) -> dict[str, str]:
+    """What the questions and the corpus are, so that a resumed run cannot go on with others."""
+    found = {}
+    for name, questions in (("training questions", data.train), ("test questions", data.test)):
+        text = json.dumps([(q.id, q.text, q.gold, q.probe) for q in questions])
+        found[name] = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    corpus = getattr(data.retriever, "corpus", None)
+    if corpus is not None:
+        found["corpus"] = corpus.sha256
+    return found
+
+
+def _new_toy(config: Config, codec: Codec) -> Policy:
     """A toy policy as it begins, where `model.device` wants it: a resumed run loads it there too."""
     if config.model.threads:
         torch.set_num_threads(config.model.threads)
-    policy = toy_policy(codec_of_toy(config, data), config.toy or ToySettings(), config.seed)
+    policy = toy_policy(codec, config.toy or ToySettings(), config.seed)
     policy.model.to(device=pick_device(config.model.device), dtype=getattr(torch, config.model.dtype))  # type: ignore[call-overload]
     return policy
 
@@ -197,4 +220,4 @@ def _print_table(results: Sequence[tuple[str, ByObjectives]], config: Config, co
     settings = config.evaluate
     decoding = "greedy" if settings.temperature == 0 else f"temperature {settings.temperature:g}"
     if any(measures for _, measures in results):
-        console.print(evaluation_table(results, f"n held-out questions of each kind, {decoding}, seed {config.seed}"))
+        console.print(evaluation_table(results, f"n test questions of each kind, {decoding}, seed {config.seed}"))

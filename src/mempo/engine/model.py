@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from pydantic import Field
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
@@ -28,7 +29,7 @@ class ModelSettings(Settings):
     """`auto` takes CUDA where there is one."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
-    threads: int = 0
+    threads: int = Field(default=0, ge=0, le=1024)
     """CPU threads of torch; 0 leaves its own choice."""
 
 
@@ -55,7 +56,10 @@ def pick_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise UserError(f"model.device is {name!r}, but torch sees no CUDA device; use cpu or auto")
-    return torch.device(name)
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise UserError(f"model.device {name!r} is no device that torch knows; use cpu, cuda or auto") from None
 
 
 def check_model_folder(path: str) -> None:

@@ -6,6 +6,7 @@ so a sample does not depend on its neighbours (beyond the last bits of floating-
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ import torch
 
 from mempo.engine.compat import forward_cached, keep_rows, new_cache
 from mempo.engine.model import Policy
+from mempo.errors import UserError
 from mempo.interfaces import Generation, SamplingParams
 from mempo.tokens import Codec
 from mempo.trajectory import GenerationStop
@@ -46,8 +48,13 @@ def generate_batch(
     for step in range(steps):
         logprobs = torch.log_softmax(logits.float() / live.scale, dim=-1)
         tokens = torch.where(live.greedy, logprobs.argmax(-1), _sample(logprobs, live.noise[:, step], live.sampling))
-        picked = logprobs.gather(1, tokens[:, None])[:, 0]
-        for watcher, token, logprob in zip(live.watchers, tokens.tolist(), picked.tolist(), strict=True):
+        picked = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
+        if not all(map(math.isfinite, picked)):
+            raise UserError(
+                "the model gives log-probs that are not finite numbers: its weights are damaged, or training diverged; "
+                "go back to an earlier checkpoint, and lower rl.optim.lr if it was training"
+            )
+        for watcher, token, logprob in zip(live.watchers, tokens.tolist(), picked, strict=True):
             watcher.add(token, logprob)
         going = [k for k, watcher in enumerate(live.watchers) if watcher.stop is None]
         if not going:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from pydantic import field_validator
 
 from mempo.errors import UserError, nearest
+from mempo.imports import call_own
 from mempo.protocol import format_violations
 from mempo.question import Question
 from mempo.settings import Settings
@@ -181,19 +182,19 @@ def outcome_score(
     if trajectory.stop is StopReason.CONTEXT_OVERFLOW and settings.on_overflow == "exclude":
         return scored(None, "overflow")
     if custom is not None:
-        value = _checked(custom, custom(question, trajectory))
+        value = _checked(custom, call_own("reward function", custom, question, trajectory))
         if value is None:
             return scored(None, "custom")
     elif answer is None:
         return scored(None, "no_gold")
-    elif not _matchable(question, settings):
+    elif not matchable(question, settings):
         return scored(None, "unmatchable_gold")
     else:
         value = float(getattr(answer, settings.score))
     return scored(0.0 if violations and settings.format_gate else value, None)
 
 
-def _matchable(question: Question, settings: OutcomeSettings) -> bool:
+def matchable(question: Question, settings: OutcomeSettings) -> bool:
     """False when an objective has only aliases of which normalisation leaves nothing: no answer could be right."""
     return all(any(normalize(a, settings.normalization) for a in aliases) for aliases in question.objectives)
 

@@ -9,8 +9,12 @@ final/                 the policy at the end of the run
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,9 +62,42 @@ class RunFolder:
             return
         if not file.exists():
             raise UserError(f"--resume: {self.path} holds no run (no config.yaml)")
-        changed = changed_keys(yaml.safe_load(file.read_text("utf-8")), config)
+        try:
+            old = yaml.safe_load(file.read_text("utf-8"))
+        except (yaml.YAMLError, ValueError) as error:
+            raise UserError(f"--resume: {file} is damaged ({' '.join(str(error).split())})") from error
+        if not isinstance(old, Mapping):
+            raise UserError(f"--resume: {file} is damaged: it holds no settings")
+        changed = changed_keys(old, config)
         if changed:
             raise UserError("--resume with another configuration; changed: " + "; ".join(changed))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time in a run folder; the lock goes with the process, and a folder left empty goes too.
+
+        Raises:
+            UserError: another process has it, or the folder cannot be written.
+        """
+        lock = self.path / ".lock"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = lock.open("a")
+        except (OSError, ValueError) as error:
+            raise UserError(f"output {str(self.path)!r} cannot be written ({error}); set another output=…") from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UserError(
+                    f"another process is at work in {self.path}; wait for it, or set another output=…"
+                ) from None
+            try:
+                yield
+            finally:
+                if os.listdir(self.path) == [lock.name]:
+                    lock.unlink()
+                    self.path.rmdir()
 
     def begin(self, config: Mapping[str, Any], resume: bool) -> None:
         """Make the folder and write the configuration, or go on in it. Raises as `check` does."""
@@ -68,6 +105,24 @@ class RunFolder:
         if not resume:
             text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
             write_whole(self.path / "config.yaml", text)
+
+    def refuse_other_data(self, fingerprints: Mapping[str, str], resume: bool) -> None:
+        """Remember what the run's questions and corpus are; a resumed run must have the same.
+
+        Raises:
+            UserError: something has changed since the run began; it is named.
+        """
+        file = self.path / "data.json"
+        if resume and file.exists():
+            old = json.loads(file.read_text("utf-8"))
+            changed = [name for name in fingerprints if old.get(name) != fingerprints[name]]
+            if changed:
+                raise UserError(
+                    f"--resume: {' and '.join(changed)} changed since the run in {self.path} began; put the old ones "
+                    "back, or begin another run with output=…"
+                )
+        else:
+            write_whole(file, json.dumps(dict(fingerprints), indent=1) + "\n")
 
     # --- measures --------------------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ from mempo.settings import Settings
 from mempo.train.credit import Credit, assign_credit
 from mempo.train.progress import StageProgress
 from mempo.train.sft import take
-from mempo.train.state import last_checkpoint, load_optimizer_state, save_state
+from mempo.train.state import Rescue, last_checkpoint, load_optimizer_state, save_state
 from mempo.trajectory import Trajectory, rows_of
 
 SHOWN = ("score", "em", "memory/p_mem", "note_tokens", "turns", "searches", "update/entropy")
@@ -106,7 +106,11 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
     updater, policy = setup.updater, setup.updater.policy
     resumed = last_checkpoint(run, "rl")
     done = load_optimizer_state(resumed, updater.optimizer) if resumed else 0
-    with StageProgress(console, "rl", settings.steps, SHOWN, done) as progress:
+
+    def save(step: int) -> object:
+        return save_state(run, "rl", step, policy, updater.optimizer)
+
+    with StageProgress(console, "rl", settings.steps, SHOWN, done) as progress, Rescue(save, done, console) as rescue:
         for step in range(done, settings.steps):
             clock = Clock()
             jobs, questions = rollout_jobs(setup, settings, step)
@@ -135,6 +139,7 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
                 setup.custom_credit,
             )
             lr = learning_rate(settings.optim, step, settings.steps)
+            rescue.updating()
             updates = update_policy(updater, trajectories, credit, settings, lr)
             clock.lap("update")
 
@@ -148,8 +153,10 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
                 save_rollouts(run.rollouts(step + 1), trajectories, facts, credit.tokens)
             run.log("rl", step + 1, metrics)
             progress.step(step + 1, metrics)
-            if (step + 1) % settings.save_every == 0 or step + 1 == settings.steps:
-                save_state(run, "rl", step + 1, policy, updater.optimizer)
+            due = (step + 1) % settings.save_every == 0 or step + 1 == settings.steps
+            if due:
+                save(step + 1)
+            rescue.finished(step + 1, saved=due)
 
 
 def check_questions(questions: Sequence[Question], settings: RlSettings) -> None:
@@ -217,6 +224,12 @@ def update_policy(
 
 def refuse_all_errors(trajectories: Sequence[Trajectory]) -> None:
     """A step of nothing but failures teaches nothing and will be followed by another: stop, with the cause."""
+    if trajectories and not any(trajectory.turns or trajectory.is_error for trajectory in trajectories):
+        needed = len(trajectories[0].question_ids)
+        raise UserError(
+            f"no rollout of the step had room for a single turn: the question alone has {needed} tokens; raise "
+            "limits.max_context_tokens or shorten the questions"
+        )
     if trajectories and all(trajectory.is_error for trajectory in trajectories):
         first = trajectories[0]
         cause = first.error or next((turn.tool_error for turn in first.turns if turn.tool_error), "unknown")

@@ -7,9 +7,13 @@ the data position and of the random state that there is. Torch's generator is no
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 
 import torch
+from rich.console import Console
+from safetensors import SafetensorError
 
 from mempo.engine.model import Policy, save_policy
 from mempo.engine.optimizer import AnyOptimizer, load_optimizer, save_optimizer
@@ -35,13 +39,52 @@ def load_optimizer_state(checkpoint: Checkpoint, optimizer: AnyOptimizer) -> int
     Raises:
         UserError: the checkpoint is not what its name says.
     """
-    state = json.loads((checkpoint.path / "state.json").read_text("utf-8"))
+    remedy = "remove that folder, and --resume goes on from the one before"
+    try:
+        state = json.loads((checkpoint.path / "state.json").read_text("utf-8"))
+        load_optimizer(optimizer, checkpoint.path / "optimizer.safetensors")
+    except (OSError, ValueError, SafetensorError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"checkpoint {checkpoint.path} is damaged ({reason}); {remedy}") from error
     if (state["stage"], state["step"]) != (checkpoint.stage, checkpoint.step):
-        raise UserError(f"{checkpoint.path} holds step {state['step']} of {state['stage']}; it was renamed or damaged")
-    load_optimizer(optimizer, checkpoint.path / "optimizer.safetensors")
+        found = f"step {state['step']} of {state['stage']}"
+        raise UserError(f"{checkpoint.path} holds {found}; it was renamed or damaged: {remedy}")
     return int(state["step"])
 
 
 def last_checkpoint(run: RunFolder, stage: str) -> Checkpoint | None:
     found = [c for c in run.checkpoints() if c.stage == stage]
     return found[-1] if found else None
+
+
+class Rescue:
+    """Saves the steps that are done when a stage fails or is interrupted between two checkpoints.
+
+    Only whole steps: what fails while the weights change is not saved.
+    """
+
+    def __init__(self, save: Callable[[int], object], done: int, console: Console) -> None:
+        self._save, self._console = save, console
+        self._saved = done
+        self._whole: int | None = done
+
+    def updating(self) -> None:
+        """From here to `finished` the weights belong to no step."""
+        self._whole = None
+
+    def finished(self, step: int, saved: bool) -> None:
+        """`step` steps are done; `saved`: and in a checkpoint."""
+        self._whole = step
+        if saved:
+            self._saved = step
+
+    def __enter__(self) -> Rescue:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        failed = isinstance(error, Exception | KeyboardInterrupt)
+        if failed and self._whole is not None and self._whole > self._saved:
+            self._save(self._whole)
+            self._console.print(f"step {self._whole} is saved; --resume goes on from there", highlight=False)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mempo.errors import ConfigError, nearest
-from mempo.imports import is_import_path, load_object
+from mempo.imports import call_own, is_import_path, load_object
 from mempo.interfaces import World
 from mempo.worlds.atlas import EVERYTHING, TEST_FRACTION, TOY, AtlasWorld, Subset
 
@@ -63,7 +63,7 @@ def make_world(name: str, options: Mapping[str, Any]) -> World:
             inspect.signature(factory).bind(**options)
         except TypeError as error:
             raise ConfigError(f"data.world_options do not fit {name}: {error}") from error
-        world = factory(**options)
+        world = call_own(f"data.world: {name}", factory, **options)
         if not isinstance(world, World):
             raise ConfigError(
                 f"data.world: {name} returned a {type(world).__name__}, which is no World (name, documents, questions)"

@@ -1,0 +1,90 @@
+"""What is done when a run fails between two checkpoints is not lost, and two processes do not share a folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import mempo.train.rl
+from mempo.errors import UserError
+from mempo.runs.folder import RunFolder
+from mempo.train.state import Rescue
+from tests.train.small import assert_same_weights, quiet, run
+
+
+def rescued(fail_at: int, error: type[BaseException], *, while_updating: bool = False) -> list[int]:
+    """Five steps with a checkpoint after the second; the steps saved on the way out."""
+    saved: list[int] = []
+
+    def stage() -> None:
+        with Rescue(saved.append, 0, quiet()) as rescue:
+            for step in range(5):
+                if step == fail_at and not while_updating:
+                    raise error
+                rescue.updating()
+                if step == fail_at:
+                    raise error
+                rescue.finished(step + 1, saved=step + 1 == 2)
+
+    with pytest.raises(error):
+        stage()
+    return saved
+
+
+def test_whole_steps_are_saved_and_half_ones_are_not() -> None:
+    assert rescued(4, RuntimeError) == [4]
+    assert rescued(4, KeyboardInterrupt) == [4]
+    assert rescued(2, RuntimeError) == [], "the checkpoint has it already"
+    assert rescued(4, RuntimeError, while_updating=True) == []
+    assert rescued(0, RuntimeError) == []
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_goes_on_from_the_last_whole_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(tmp_path / "whole")
+    score = mempo.train.rl.outcome_score
+    calls = 0
+
+    def dies(*arguments: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls > 8 * 4:  # in the fifth step of 8 rollouts; checkpoints come after 3 and 6
+            raise UserError("the judge is gone")
+        return score(*arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mempo.train.rl, "outcome_score", dies)
+        with pytest.raises(UserError, match="the judge is gone"):
+            run(tmp_path / "failed")
+    assert [(c.stage, c.step) for c in RunFolder(tmp_path / "failed").checkpoints() if c.stage == "rl"] == [
+        ("rl", 3),
+        ("rl", 4),
+    ]
+    assert_same_weights(run(tmp_path / "failed", resume=True) / "final", whole / "final")
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    with (
+        RunFolder(tmp_path / "run").locked(),
+        pytest.raises(UserError, match="another process is at work"),
+        RunFolder(tmp_path / "run").locked(),
+    ):
+        raise AssertionError
+    assert not (tmp_path / "run").exists(), "a folder in which nothing was written goes again"
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match="cannot be written"), RunFolder(tmp_path / "file" / "run").locked():
+        raise AssertionError
+
+
+def test_other_questions_are_refused_on_resume(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.refuse_other_data({"training questions": "a", "corpus": "c"}, resume=False)
+    folder.refuse_other_data({"training questions": "a", "corpus": "c"}, resume=True)
+    with pytest.raises(UserError, match=r"training questions changed since the run"):
+        folder.refuse_other_data({"training questions": "b", "corpus": "c"}, resume=True)
+    assert json.loads((tmp_path / "data.json").read_text())["training questions"] == "a"
