@@ -122,7 +122,7 @@ def test_train_then_eval(cli: Cli, tmp_path: Path) -> None:
         "demonstrations: 4 episodes",
         "sft 2/2",
         "rl 1/1",
-        "held-out questions",
+        "test questions",
         "after RL",
         str(tmp_path / "run"),
     ):
@@ -131,7 +131,7 @@ def test_train_then_eval(cli: Cli, tmp_path: Path) -> None:
 
     said = cli("eval", tmp_path / "run", "evaluate.questions=2", "--out", tmp_path / "out")
     assert said.code == 0, said.err
-    assert "held-out questions" in said.out
+    assert "test questions" in said.out
     table = json.loads((tmp_path / "out" / "evaluation.json").read_text("utf-8"))
     assert {k: measures["questions"] for k, measures in table.items()} == {"2": 2, "3": 2}
     assert len(read_lines(tmp_path / "out" / "rollouts.jsonl")) == 4

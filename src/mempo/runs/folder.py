@@ -1,10 +1,14 @@
 """The folder of one run.
 
-config.yaml            the resolved configuration
-metrics.jsonl          a line a step: `stage`, `step`, and the measures
-rollouts/step-N.jsonl  a line a rollout, beside it step-N.tokens with the token arrays
-checkpoints/STAGE-N/   whole or absent: model folder, optimizer.safetensors, state.json
-final/                 the policy at the end of the run
+| file | what |
+|---|---|
+| config.yaml | the resolved configuration |
+| data.json | what the questions and the corpus are, by hash |
+| metrics.jsonl | a line a step: `stage`, `step`, and the measures |
+| rollouts/step-N.jsonl | a line a rollout; beside it step-N.tokens with the token arrays |
+| checkpoints/STAGE-N/ | whole or absent: model folder, optimizer.safetensors, state.json |
+| evaluation-NAME.json | measures by number of objectives, of the start and the end |
+| final/ | the policy at the end of the run |
 """
 
 from __future__ import annotations
