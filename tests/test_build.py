@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -48,8 +49,9 @@ def test_own_code_that_raises_is_one_line_with_its_place() -> None:
 
 def test_damaged_weights_are_said_at_the_first_token() -> None:
     policy = tiny_llama(make_codec())
+    embedding: Any = policy.model.get_input_embeddings()
     with torch.no_grad():
-        policy.model.get_input_embeddings().weight.fill_(math.nan)
+        embedding.weight.fill_(math.nan)
     with pytest.raises(UserError, match="not finite numbers"):
         generate_batch(policy, [[5, 6]], [SamplingParams(4, seed=0)])
 
