@@ -524,3 +524,17 @@ def test_decoding_settings_reach_the_sampler_and_the_record() -> None:
     done = asyncio.run(rollout(echo_agent(), greedy, Job(QUESTION, 0, ()), DecodingSettings(temperature=0)))
     assert greedy.asked[0].temperature == 0
     assert done.turns[0].temperature == 1, "log-probs of greedy decoding are those at 1"
+
+
+def test_a_tool_that_never_answers_counts_as_failed() -> None:
+    class Hangs:
+        name = "search"
+
+        async def call(self, argument: str) -> ToolResult:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    agent = make_agent(CODEC, tools={"search": Hangs()}, max_tool_s=0.01, max_tool_errors=1)
+    trajectory = play(agent, "<think>a</think><search>q</search>")
+    assert trajectory.stop is StopReason.TOOL_ERROR
+    assert "TimeoutError" in (trajectory.error or "")

@@ -51,6 +51,8 @@ class LimitSettings(Settings):
     """A longer note is refused: it counts as truncated and the note before it stays in force."""
     max_malformed_turns: int | None = Field(default=None, ge=1)
     """So many turns in a row without a valid action end a rollout; None: never."""
+    max_tool_s: float = Field(default=600.0, gt=0)
+    """Seconds of one tool call, retries included; a tool that takes longer counts as failed."""
     max_tool_errors: int = Field(default=2, ge=1)
     """So many failed tool calls end a rollout; one already keeps it out of every statistic."""
 
@@ -225,7 +227,8 @@ async def answer_action(agent: Agent, parsed: ParsedTurn) -> ToolResult:
     """The tool's result, or a sentence that says what was wrong with the turn."""
     if parsed.action is not None and parsed.action.kind in agent.tools:
         try:
-            result = await agent.tools[parsed.action.kind].call(parsed.action.text)
+            call = agent.tools[parsed.action.kind].call(parsed.action.text)
+            result = await asyncio.wait_for(call, agent.limits.max_tool_s)
             if not isinstance(result, ToolResult):
                 raise TypeError(f"it returned a {type(result).__name__}, not a ToolResult")
             return result
