@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import shutil
@@ -31,6 +32,19 @@ def whole_folder(target: Path) -> Iterator[Path]:
         _put(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def one_writer(target: Path) -> Iterator[None]:
+    """Writers of neighbouring targets, in threads or processes, go one after another: the folder they share is locked."""
+    parent = Path(os.path.realpath(target)).parent
+    parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(parent, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 @contextmanager

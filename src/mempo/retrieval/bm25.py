@@ -16,6 +16,7 @@ from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.errors import CorpusError, IndexFolderError
 from mempo.retrieval.sidecar import Sidecar, new_index_folder, read_sidecar, write_sidecar
 from mempo.retrieval.types import Document, Hit
+from mempo.whole import one_writer
 
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG when imported
 
@@ -64,10 +65,11 @@ class Bm25Index:
         scorer = bm25s.BM25(k1=settings.k1, b=settings.b, method="lucene", backend="numpy", csc_backend="numpy")
         scorer.index((ids, vocabulary), create_empty_token=False, show_progress=False)
         parameters = {**asdict(settings), "method": "lucene", "tokeniser": words.NAME, "vocabulary": len(vocabulary)}
-        with new_index_folder(Path(out_dir), corpus) as folder:
-            scorer.save(folder / _FOLDER, show_progress=False)
-            write_sidecar(folder, Sidecar(cls.KIND, len(corpus), corpus.sha256, parameters))
-        return cls.load(out_dir)
+        with one_writer(Path(out_dir)):  # until it is loaded: another builder would replace files between two reads
+            with new_index_folder(Path(out_dir), corpus) as folder:
+                scorer.save(folder / _FOLDER, show_progress=False)
+                write_sidecar(folder, Sidecar(cls.KIND, len(corpus), corpus.sha256, parameters))
+            return cls.load(out_dir)
 
     @classmethod
     def load(cls, index_dir: str | Path, corpus: Corpus | None = None) -> Bm25Index:
