@@ -36,7 +36,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def one_writer(target: Path) -> Iterator[None]:
-    """Writers of neighbouring targets, in threads or processes, go one after another: the folder they share is locked."""
+    """Writers of neighbouring targets, in threads or processes, go one after another: their folder is locked."""
     parent = Path(os.path.realpath(target)).parent
     parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(parent, os.O_RDONLY)
