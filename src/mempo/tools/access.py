@@ -7,7 +7,7 @@ from pydantic import Field
 from mempo.interfaces import ToolResult
 from mempo.retrieval.types import Retriever
 from mempo.settings import Settings
-from mempo.tools.retrying import RetrySettings, Unavailable, bad_call, call_with_retries, unavailable
+from mempo.tools.retrying import RetrySettings, Unavailable, bad_call, call_with_retries, checked_argument, unavailable
 
 
 class AccessSettings(Settings):
@@ -29,12 +29,9 @@ class AccessTool:
         self._settings = settings or AccessSettings()
 
     async def call(self, argument: str) -> ToolResult:
-        url = argument.replace("\0", " ").strip()
-        limit = self._settings.max_url_chars
-        if not url:
-            return bad_call("error: the url is empty")
-        if len(url) > limit:
-            return bad_call(f"error: the url has {len(url)} characters; at most {limit} are allowed")
+        url = checked_argument(argument, "url", self._settings.max_url_chars)
+        if isinstance(url, ToolResult):
+            return url
         try:
             page = await call_with_retries(lambda: self._retriever.access([url])[0], self._settings.retry)
         except Unavailable as error:

@@ -48,6 +48,16 @@ async def call_with_retries(call: Callable[[], T], settings: RetrySettings) -> T
     raise AssertionError("unreachable: tries >= 1")
 
 
+def checked_argument(argument: str, name: str, max_chars: int) -> str | ToolResult:
+    """What a call asks for, without NUL and outer white space; or the complaint that it is empty or too long."""
+    text = argument.replace("\0", " ").strip()
+    if not text:
+        return bad_call(f"error: the {name} is empty")
+    if len(text) > max_chars:
+        return bad_call(f"error: the {name} has {len(text)} characters; at most {max_chars} are allowed")
+    return text
+
+
 def bad_call(notice: str) -> ToolResult:
     return ToolResult(notice=notice, error=ToolErrorKind.BAD_CALL)
 

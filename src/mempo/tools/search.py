@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 from mempo.interfaces import ToolResult
 from mempo.retrieval.types import Hit, Retriever
 from mempo.settings import Settings
-from mempo.tools.retrying import RetrySettings, Unavailable, bad_call, call_with_retries, unavailable
+from mempo.tools.retrying import RetrySettings, Unavailable, call_with_retries, checked_argument, unavailable
 
 _CACHE_SIZE = 20_000
 
@@ -47,12 +47,9 @@ class SearchTool:
         self._cache: dict[str, ToolResult] = {}
 
     async def call(self, argument: str) -> ToolResult:
-        query = argument.replace("\0", " ").strip()
-        limit = self._settings.max_query_chars
-        if not query:
-            return bad_call("error: the query is empty")
-        if len(query) > limit:
-            return bad_call(f"error: the query has {len(query)} characters; at most {limit} are allowed")
+        query = checked_argument(argument, "query", self._settings.max_query_chars)
+        if isinstance(query, ToolResult):
+            return query
         if query in self._cache:
             return self._cache[query]
         try:
