@@ -23,7 +23,7 @@ from mempo.errors import ConfigError, nearest
 from mempo.evaluate.runner import EvalSettings
 from mempo.protocol import Presence
 from mempo.render import PromptSettings
-from mempo.rewards.memory import MemorySettings
+from mempo.rewards.memory_settings import CREDIT_KEYS, PRESETS, MemorySettings
 from mempo.rewards.outcome import OutcomeSettings
 from mempo.settings import Settings
 from mempo.tools.access import AccessSettings
@@ -115,6 +115,7 @@ class Config(Settings):
     reward: OutcomeSettings = OutcomeSettings()
     """`reward: package.module:function` alone is short for `reward.score`."""
     memory: MemorySettings = MemorySettings()
+    """`memory: original` alone is short for `memory.preset`."""
     credit: CreditSettings = CreditSettings()
     """`credit: package.module:function` alone is short for `credit.function`."""
     sft: SftSettings = SftSettings()
@@ -125,6 +126,14 @@ class Config(Settings):
     @classmethod
     def _short_form(cls, data: Any) -> Any:
         return _long_form(data) if isinstance(data, Mapping) else data
+
+    @model_validator(mode="after")
+    def _length_limit_of_notes(self) -> Config:
+        memory, limits = self.memory, self.limits
+        if memory.length_penalty and memory.length_limit_tokens is None:
+            limit = limits.max_note_tokens or limits.max_turn_tokens
+            self.__dict__["memory"] = memory.model_copy(update={"length_limit_tokens": limit})  # frozen for all others
+        return self
 
 
 @dataclass(frozen=True)
@@ -168,6 +177,8 @@ def resolve(source: str | None, overrides: Sequence[str] = ()) -> Resolved:
         raise ConfigError(_explain(error, layers)) from error
     check(config)
     every = dict.fromkeys((key for key, _ in _leaves(config.model_dump(mode="json"))), "default")
+    preset = config.memory.preset
+    every.update({f"memory.{key}": f"preset {preset}" for key, _ in _leaves(PRESETS[preset])})
     every.update({key: origin for key in every if (origin := _origin(key, origins))})
     return Resolved(config, every)
 
@@ -202,6 +213,7 @@ def check(config: Config) -> None:
         raise ConfigError("the tools have nothing to search; set data.corpus, data.index, data.server or data.world")
     if rl.steps and rl.memory_signal and config.agent.notes == "forbidden":
         raise ConfigError("agent.notes is forbidden, so rl.memory_signal would do nothing; set rl.memory_signal=false")
+    _refuse_idle_signal(config)
     if config.agent.context == "react" and config.agent.notes != "forbidden":
         raise ConfigError(
             f"agent.context react is a history without notes, but agent.notes is {config.agent.notes}; set "
@@ -225,6 +237,23 @@ def check(config: Config) -> None:
             f"limits.min_turn_tokens {limits.min_turn_tokens} leaves no room for a prompt in "
             f"limits.max_context_tokens {limits.max_context_tokens}"
         )
+
+
+def _refuse_idle_signal(config: Config) -> None:
+    """Settings of the memory signal that nothing would read."""
+    memory, rl = config.memory, config.rl
+    if config.credit.function and (idle := memory.beside_preset(CREDIT_KEYS)):
+        raise ConfigError(
+            f"credit.function is {config.credit.function}, so memory.{idle[0]} would do nothing; unset one of the two"
+        )
+    if rl.steps and not rl.memory_signal:
+        if idle := memory.beside_preset((*CREDIT_KEYS, "full_policy")):
+            raise ConfigError(
+                f"rl.memory_signal is false, so memory.{idle[0]} would do nothing; unset it, or set "
+                "rl.memory_signal=true"
+            )
+        if rl.probe_check_questions != RlSettings.model_fields["probe_check_questions"].default:
+            raise ConfigError("rl.memory_signal is false, so rl.probe_check_questions would do nothing; unset it")
 
 
 # --- sources -------------------------------------------------------------------------------------------------------
@@ -273,7 +302,7 @@ def _merge(base: dict[str, Any], layer: Mapping[str, Any]) -> None:
 
 def _long_form(layer: Mapping[str, Any]) -> dict[str, Any]:
     """`reward: module:function` written out, so that it meets the other keys of `reward` and replaces none of them."""
-    short = {"reward": "score", "credit": "function"}
+    short = {"reward": "score", "credit": "function", "memory": "preset"}
     return {
         key: {short[key]: value} if key in short and isinstance(value, str) else value for key, value in layer.items()
     }

@@ -2,7 +2,7 @@
 
     A_outcome = (score - mean of the group) / (std of the group + eps)      on every generated token of the rollout
     A_memory  = (r - mean of the pool) / (std of the pool + eps)            on the tokens of the note, tags included
-    A         = A_outcome + weight * A_memory
+    A         = A_outcome + weight * A_memory, where the gate is open
 
 (MemPO, arXiv 2603.00680; std with n - 1, as in verl.) A group is the rollouts of one question, and each rollout counts
 once in it, however many turns or training rows it has. None means "not known": it enters no mean and gets no credit.
@@ -23,7 +23,7 @@ from pydantic import Field
 from mempo.errors import UserError
 from mempo.imports import call_own
 from mempo.settings import Settings
-from mempo.trajectory import Trajectory
+from mempo.trajectory import Trajectory, Turn
 
 EPS = 1e-6
 NoteRewards = Mapping[int, float | None]
@@ -194,6 +194,28 @@ def memory_advantages(
     )
 
 
+Gate = Literal["always", "when_group_varies", "when_not_negative"]
+
+
+def gate_memory(
+    memory: Sequence[Mapping[int, float]], scores: Sequence[float | None], outcome: OutcomeCredit, gate: Gate
+) -> list[dict[int, float]]:
+    """Memory advantages `[rollouts]{turn: A}` of one question without those that the gate keeps back.
+
+    `when_group_varies`: none in a group whose scores are all equal, where a dense signal would be the only one.
+    `when_not_negative`: only in rollouts with a score and an outcome advantage >= 0 (the condition that the original's
+    code holds commented out). What is not known opens no gate.
+    """
+    if gate == "always":
+        opened = [True] * len(memory)
+    elif gate == "when_group_varies":
+        opened = [outcome.scored > 1 and not outcome.zero_spread] * len(memory)
+    else:
+        known = zip(scores, outcome.advantages, strict=True)
+        opened = [score is not None and advantage >= 0 for score, advantage in known]
+    return [dict(by_turn) if is_open else {} for by_turn, is_open in zip(memory, opened, strict=True)]
+
+
 # --- tokens --------------------------------------------------------------------------------------------------------
 
 
@@ -216,13 +238,20 @@ def token_advantages(trajectory: Trajectory, outcome: float, memory: Mapping[int
     out: dict[int, list[float]] = {}
     for turn in trajectory.turns:
         values = [float(outcome)] * len(turn.generated_ids)
-        if turn.note_span is not None and turn.index in memory:
-            # Spans count own tokens = forced + generated; advantages count generated ones only.
-            start, stop = (max(0, edge - len(turn.forced_ids)) for edge in turn.note_span)
-            for i in range(start, stop):
+        if turn.index in memory:
+            for i in note_slots(turn):
                 values[i] += memory[turn.index]
         out[turn.index] = values
     return out
+
+
+def note_slots(turn: Turn) -> range:
+    """Which of the turn's generated tokens are its note's."""
+    if turn.note_span is None:
+        return range(0)
+    # Spans count own tokens = forced + generated; advantages count generated ones only.
+    start, stop = (max(0, edge - len(turn.forced_ids)) for edge in turn.note_span)
+    return range(start, stop)
 
 
 # --- own credit ----------------------------------------------------------------------------------------------------

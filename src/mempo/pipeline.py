@@ -101,18 +101,21 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
     )
     results = [("start", _evaluated("start", setup, config, data, run, redo=not in_rl))]
     if config.rl.steps:
+        reference = _reference(config, policy, run)
+        anchored = config.rl.loss.kl != "none"
         rl_setup = RlSetup(
             questions=data.train,
             agent=agent,
             sampler=setup.sampler,
             scorer=LocalScorer(policy),
-            updater=Updater(policy, config.rl.optim, config.rl.loss, _reference(config, policy, run)),
+            updater=Updater(policy, config.rl.optim, config.rl.loss, reference if anchored else None),
             outcome=config.reward,
             memory=config.memory,
             credit=config.credit,
             seed=config.seed,
             custom_score=score_of_user,
             custom_credit=credit_of_user,
+            reference=LocalScorer(reference) if reference else None,
         )
         train_rl(rl_setup, config.rl, run, console)
         results.append(("after RL", _evaluated("final", setup, config, data, run)))
@@ -188,8 +191,9 @@ def _new_toy(config: Config, codec: Codec) -> Policy:
 
 
 def _reference(config: Config, policy: Policy, run: RunFolder) -> Policy | None:
-    """The frozen policy of the KL term: what RL started from, kept in `start/` so that a resumed run has it too."""
-    if config.rl.loss.kl == "none":
+    """The frozen policy of the KL term and of `memory.full_policy`: what RL started from, kept in `start/` so that a
+    resumed run has it too."""
+    if config.rl.loss.kl == "none" and config.memory.full_policy == "actor":
         return None
     start = run.path / "start"
     if not start.is_dir():

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mempo.rewards import MemorySettings, NoteScore
-from mempo.rewards.memory import note_reward
+from mempo.rewards.note_reward import Evidence, note_reward, threshold_bar
 
 MEM = [-0.2, -3.5, -0.1, -2.8]  # log-probs of four gold tokens given the note
 FULL = [-0.3, -0.4, -2.0, -1.5]  # and given the history
@@ -19,7 +19,9 @@ FULL = [-0.3, -0.4, -2.0, -1.5]  # and given the history
 
 def note(mem: list[float], full: list[float] | None = None, **settings: Any) -> NoteScore:
     settings.setdefault("baseline", "none" if full is None else "full")
-    return note_reward(1, np.array(mem), None if full is None else np.array(full), MemorySettings(**settings))
+    chosen = MemorySettings(**settings)
+    evidence = Evidence(1, np.array(mem), None if full is None else np.array(full))
+    return note_reward(evidence, chosen, threshold_bar([evidence], chosen))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def test_the_empty_rule_of_the_original_pays_a_clueless_note() -> None:
 
 def test_log_ratio() -> None:
     p_mem, p_full = math.exp(-6.6 / 4), math.exp(-4.2 / 4)
-    found = note(MEM, FULL, reward="log_ratio", log_ratio_eps=0.01)
+    found = note(MEM, FULL, reward="log_ratio", ratio_eps=0.01)
     assert found.r == pytest.approx(math.log(p_mem + 0.01) - math.log(p_full + 0.01))
     assert note(MEM, reward="log_ratio").r == pytest.approx(math.log(p_mem + 1e-4))
     # eps bounds it, however hopeless the note.
@@ -128,7 +130,7 @@ def test_what_holds_for_every_note(mem: list[float], full: list[float], threshol
         ({"threshold_value": 0.3}, "threshold_value does nothing"),
         ({"empty_is_one": True}, "empty_is_one belongs to threshold independent"),
         ({"empty_is_one": True, "threshold": "both", "baseline": "full"}, "not both"),
-        ({"log_ratio_eps": 0.1}, "log_ratio_eps does nothing"),
+        ({"ratio_eps": 0.1}, "ratio_eps does nothing"),
         ({"pool": "question", "min_pool": 5}, "min_pool does nothing"),
         ({"small_pool": "original", "min_pool": 5}, "min_pool does nothing"),
         ({"threshold": "independent", "threshold_value": 1.0}, "less than 1"),

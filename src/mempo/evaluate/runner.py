@@ -35,7 +35,8 @@ class EvalSettings(Settings):
 
 @dataclass(frozen=True)
 class EvalSetup:
-    """Who is evaluated, and how answers are judged. Without a scorer P(mem) is not reported."""
+    """Who is evaluated, and how answers are judged. Without a scorer P(mem) is not reported. There is no reference
+    policy here: the baseline of the memory signal is computed by the policy itself."""
 
     agent: Agent
     sampler: Sampler
@@ -82,7 +83,8 @@ def evaluate(
     notes = [[] for _ in trajectories]
     if setup.scorer is not None:
         codec = setup.agent.renderer.codec
-        notes = score_notes(asked, trajectories, codec, setup.scorer, setup.memory, setup.window)
+        memory = setup.memory.model_copy(update={"full_policy": "actor"})
+        notes = score_notes(asked, trajectories, codec, setup.scorer, memory, setup.window)
     facts = []
     for question, trajectory, scored in zip(asked, trajectories, notes, strict=True):
         outcome = outcome_score(question, trajectory, setup.outcome, setup.custom_score)

@@ -1,6 +1,8 @@
 """What a rollout and its notes are worth: the outcome score, and the memory reward of each note."""
 
-from mempo.rewards.memory import MemorySettings, NoteScore, no_signal_counts, score_notes
+from mempo.rewards.memory import no_signal_counts, score_notes
+from mempo.rewards.memory_settings import LookaheadSettings, MemorySettings
+from mempo.rewards.note_reward import Evidence, NoteScore, note_reward
 from mempo.rewards.outcome import (
     AnswerScore,
     CustomScore,
@@ -14,6 +16,8 @@ from mempo.rewards.probe import NoSignal, Probe, ProbeSettings, build_probe
 __all__ = [
     "AnswerScore",
     "CustomScore",
+    "Evidence",
+    "LookaheadSettings",
     "MemorySettings",
     "NoSignal",
     "NoteScore",
@@ -23,6 +27,7 @@ __all__ = [
     "ProbeSettings",
     "build_probe",
     "no_signal_counts",
+    "note_reward",
     "outcome_score",
     "score_answer",
     "score_notes",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Literal, Protocol
 
 from pydantic import Field, model_validator
 
@@ -40,6 +40,10 @@ class ProbeSettings(Settings):
     separators_are_gold: bool = False
     """Count the joiners among the gold tokens, as the original does. They are easy to predict whatever the note
     says."""
+    objectives: Literal["joined", "averaged"] = "joined"
+    """How several objectives become one P: the mean over all their gold tokens, or the mean of one P per objective, so
+    that a long answer weighs no more than a short one. The answers before an objective stay in front of it, since a
+    policy that answers all of them in order would begin with no other than the first."""
     max_gold_tokens: int = Field(default=256, ge=1)
     """A longer gold answer gives no signal (`long_gold`)."""
 
@@ -47,15 +51,21 @@ class ProbeSettings(Settings):
     def _no_empty_switch(self) -> ProbeSettings:
         if self.separators_are_gold and not self.joiner:
             raise ValueError("separators_are_gold does nothing with an empty joiner: set one of the two back")
+        if self.separators_are_gold and self.objectives == "averaged":
+            raise ValueError("separators_are_gold does nothing with objectives averaged: a joiner belongs to none")
         return self
 
 
 @dataclass(frozen=True)
 class Probe:
-    """`ids`: the continuation. `gold`: ascending positions in `ids` whose log-probs make P(context)."""
+    """`ids`: the continuation. `gold`: ascending positions in `ids` whose log-probs make P(context).
+
+    `objectives` `[gold]`: the objective of each of them; a token that holds some of two belongs to the first.
+    """
 
     ids: tuple[int, ...]
     gold: tuple[int, ...]
+    objectives: tuple[int, ...] = ()
 
 
 class EncodedText(Protocol):
@@ -88,27 +98,35 @@ def probe_or_reason(codec: ProbeCodec, question: Question, settings: ProbeSettin
         return NoSignal.EMPTY_GOLD
     pieces, gold_spans = _pieces(answers, settings)
     encoded = codec.encode_mixed(pieces)
-    gold = tuple(i for i, offsets in enumerate(encoded.offsets) if any(_overlaps(offsets, span) for span in gold_spans))
+    owners = {
+        i: next(objective for objective, span in gold_spans if _overlaps(offsets, span))
+        for i, offsets in enumerate(encoded.offsets)
+        if any(_overlaps(offsets, span) for _, span in gold_spans)
+    }
+    gold = tuple(owners)
     if not gold:
         return NoSignal.EMPTY_GOLD
     if len(gold) > settings.max_gold_tokens:
         return NoSignal.LONG_GOLD
-    return Probe(tuple(encoded.ids), gold)
+    return Probe(tuple(encoded.ids), gold, tuple(owners.values()))
 
 
-def _pieces(answers: Sequence[str], settings: ProbeSettings) -> tuple[list[tuple[str, bool]], list[tuple[int, int]]]:
-    """The text in pieces, and the character spans of the gold. Answers come from data files: they are not trusted."""
+GoldSpan = tuple[int, tuple[int, int]]  # the objective, and the characters [start, end)
+
+
+def _pieces(answers: Sequence[str], settings: ProbeSettings) -> tuple[list[tuple[str, bool]], list[GoldSpan]]:
+    """The text in pieces, and the spans of the gold. Answers come from data files: they are not trusted."""
     pieces = [(f"\n<think>\n{settings.thought}\n</think>\n<answer>\n", True)]
-    spans: list[tuple[int, int]] = []
+    spans: list[GoldSpan] = []
     position = len(pieces[0][0])
     for i, answer in enumerate(answers):
         if i:
             pieces.append((settings.joiner, True))
             if settings.separators_are_gold:
-                spans.append((position, position + len(settings.joiner)))
+                spans.append((i, (position, position + len(settings.joiner))))
             position += len(settings.joiner)
         pieces.append((answer, False))
-        spans.append((position, position + len(answer)))
+        spans.append((i, (position, position + len(answer))))
         position += len(answer)
     pieces.append(("\n</answer>", True))
     return [piece for piece in pieces if piece[0]], spans

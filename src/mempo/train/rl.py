@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 from rich.console import Console
@@ -58,6 +58,9 @@ class RlSettings(Settings):
     """How rollouts are batched: `lockstep` repeats exactly, `eager` never waits. `auto`: lockstep on CPU."""
     memory_signal: bool = True
     """Score the notes and add their credit. Off: outcome alone."""
+    probe_check_questions: int = Field(default=24, ge=0)
+    """Before the first step, so many questions are asked whether the probe tells a right note from one with a wrong
+    fact and from another question's note; 0: no check."""
     optim: OptimSettings = OptimSettings()
     loss: LossSettings = LossSettings()
     save_every: int = Field(default=20, ge=1)
@@ -81,7 +84,8 @@ class RlSettings(Settings):
 
 @dataclass(frozen=True)
 class RlSetup:
-    """What the loop works with. `updater` holds the policy that `sampler` and `scorer` use."""
+    """What the loop works with. `updater` holds the policy that `sampler` and `scorer` use; `reference` scores under
+    the frozen policy that RL started from, where the memory signal asks for it."""
 
     questions: Sequence[Question]
     agent: Agent
@@ -94,6 +98,7 @@ class RlSetup:
     seed: int
     custom_score: CustomScore | None = None
     custom_credit: CustomCredit | None = None
+    reference: Scorer | None = None
 
 
 def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Console) -> None:
@@ -126,7 +131,9 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
             notes = [[] for _ in trajectories]
             if settings.memory_signal:
                 codec = setup.agent.renderer.codec
-                notes = score_notes(questions, trajectories, codec, setup.scorer, setup.memory, policy.window)
+                notes = score_notes(
+                    questions, trajectories, codec, setup.scorer, setup.memory, policy.window, setup.reference
+                )
             clock.lap("memory_reward")
 
             credit = assign_credit(
@@ -150,13 +157,26 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
             stops = [trajectory.stop for trajectory in trajectories]
             metrics = {**aggregate(facts, stops), **credit.metrics, **updates, **clock.seconds}
             if settings.log_rollouts_every and (step + 1) % settings.log_rollouts_every == 0:
-                save_rollouts(run.rollouts(step + 1), trajectories, facts, credit.tokens)
+                credited = with_credit(facts, credit)
+                save_rollouts(run.rollouts(step + 1), trajectories, credited, credit.tokens)
             run.log("rl", step + 1, metrics)
             progress.step(step + 1, metrics)
             due = (step + 1) % settings.save_every == 0 or step + 1 == settings.steps
             if due:
                 save(step + 1)
             rescue.finished(step + 1, saved=due)
+
+
+def with_credit(facts: Sequence[Mapping[str, Any]], credit: Credit) -> list[dict[str, Any]]:
+    """Facts for the rollout file with the `advantage` of the outcome, and of each note (None: it earned none)."""
+    return [
+        {
+            **fact,
+            "advantage": outcome,
+            "notes": [{**note, "advantage": by_turn.get(note["turn"])} for note in fact["notes"]],
+        }
+        for fact, outcome, by_turn in zip(facts, credit.outcome, credit.memory, strict=True)
+    ]
 
 
 def check_questions(questions: Sequence[Question], settings: RlSettings) -> None:
