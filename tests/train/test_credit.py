@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mempo.credit import CreditSettings
+from mempo.credit import CreditSettings, note_slots
 from mempo.interfaces import ToolErrorKind, ToolResult
 from mempo.rewards.memory import MemorySettings, NoteScore
-from mempo.train.credit import Credit, assign_credit
+from mempo.train.credit import Credit, assign_credit, group_credit
 from mempo.trajectory import Trajectory, rows_of
 from tests.train.fakes import outcome_of, played, questions
 
@@ -154,3 +154,67 @@ def test_a_lone_rollout_is_counted_and_warned_of() -> None:
         credit = assigned(group(1, 1), [1.0, None])
     assert credit.metrics["credit/lone_groups"] == 1
     assert values(credit, 0) == {0.0}
+
+
+# --- gates ---------------------------------------------------------------------------------------------------------
+
+NOTES = [{1: 0.1}, {1: 0.3}, {1: 0.5}, {1: 0.9}]
+
+
+@pytest.mark.parametrize(
+    ("gate", "scores", "credited"),
+    [
+        ("always", [1.0, 0.0, 0.0, 1.0], [0, 1, 2, 3]),
+        ("always", [0.0] * 4, [0, 1, 2, 3]),
+        ("when_group_varies", [1.0, 0.0, 0.0, 1.0], [0, 1, 2, 3]),
+        ("when_group_varies", [0.0] * 4, []),
+        ("when_group_varies", [1.0, None, None, None], []),  # one score does not vary
+        ("when_not_negative", [1.0, 0.0, 0.0, 1.0], [0, 3]),
+        ("when_not_negative", [0.0] * 4, [0, 1, 2, 3]),  # all are at the mean
+        ("when_not_negative", [1.0, 0.0, None, 1.0], [0, 3]),  # not known is not "not negative"
+    ],
+)
+@pytest.mark.filterwarnings("ignore:a group has a single scored rollout")
+def test_a_gate_keeps_credit_back_and_leaves_the_pool_alone(
+    gate: Any, scores: list[float | None], credited: list[int]
+) -> None:
+    free = assigned(group(2, 2, 2, 2), scores, NOTES)
+    gated = assigned(
+        group(2, 2, 2, 2), scores, NOTES, memory=MemorySettings(min_pool=2, normalize_std=False, gate=gate)
+    )
+    assert [i for i, by_turn in enumerate(gated.memory) if by_turn] == credited
+    assert all(gated.memory[i] == free.memory[i] for i in credited)
+    assert gated.metrics["credit/gated_notes"] == 4 - len(credited)
+    assert gated.outcome == free.outcome
+
+
+def test_what_memory_and_outcome_paid_is_reported_apart() -> None:
+    trajectories = group(2, 2)
+    credit = assigned(trajectories, [1.0, 0.0], [{1: 0.0}, {1: 0.4}])
+    assert credit.outcome == [0.5, -0.5]
+    assert credit.memory == [{1: pytest.approx(-0.2)}, {1: pytest.approx(0.2)}]
+    slots = [len(note_slots(trajectory.turns[1])) for trajectory in trajectories]
+    of_memory = 0.2 * sum(slots)
+    of_outcome = 0.5 * sum(trajectory.generated_tokens for trajectory in trajectories)
+    assert credit.metrics["credit/memory_share"] == pytest.approx(of_memory / (of_memory + of_outcome))
+    assert credit.metrics["credit/memory_only_groups"] == 0.0
+
+
+def test_groups_that_only_notes_pay_are_counted() -> None:
+    trajectories = [*group(2, 2), *group(2, 2, place=1), *group(2, 2, place=2)]
+    rewards = [{1: 0.0}, {1: 0.4}] * 2 + [{1: 0.3}, {1: 0.3}]  # the last group is paid nothing at all
+    credit = assigned(trajectories, [0.0, 0.0, 1.0, 0.0, 0.0, 0.0], rewards, size=2)
+    assert credit.metrics["credit/memory_only_groups"] == pytest.approx(1 / 3)
+
+
+def test_the_drift_of_late_notes_is_gone_with_a_pool_per_turn() -> None:
+    """Raw means of -0.10, -0.22, -0.33 at turns 2, 3, 4 with 16 rollouts and a std of 0.13."""
+    means, spread = {1: -0.10, 2: -0.22, 3: -0.33}, 0.089  # within a turn; with the drift between them 0.13 in all
+    rewards = [{turn: mean + (spread if i % 2 else -spread) for turn, mean in means.items()} for i in range(16)]
+
+    def by_turn(pool: Any) -> list[float]:
+        credit = group_credit([0.0] * 16, rewards, CreditSettings(), MemorySettings(pool=pool))
+        return [sum(rollout[turn] for rollout in credit.memory) / 16 for turn in means]
+
+    assert by_turn("question") == pytest.approx([0.90, -0.03, -0.87], abs=0.03)
+    assert by_turn("turn") == pytest.approx([0.0, 0.0, 0.0], abs=1e-9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +16,10 @@ import torch
 
 import mempo.engine.update
 from mempo.agent import Job, noise_seed, run_rollouts
+from mempo.credit import token_advantages
 from mempo.engine.model import Policy
 from mempo.engine.optimizer import OptimSettings
+from mempo.engine.scoring import LocalScorer
 from mempo.engine.update import TrainRow, Updater
 from mempo.errors import UserError
 from mempo.interfaces import ToolErrorKind, ToolResult
@@ -384,6 +387,34 @@ def test_rollouts_are_saved_as_often_as_asked(tmp_path: Path) -> None:
         made = setup(Speaker(right), questions(2))
         train_rl(made, settings(steps=3, log_rollouts_every=every), run, quiet())
         assert {path.name for path in (run.path / "rollouts").glob("*")} == files
+
+
+def test_saved_rollouts_tell_the_credit_of_outcome_and_notes(tmp_path: Path) -> None:
+    trained(setup(Speaker(wandering), questions(4)), tmp_path, steps=1, questions_per_step=4)
+    [file] = sorted((tmp_path / "run" / "rollouts").glob("step-*.jsonl"))
+    trajectories, lines, advantages = load_rollouts(file, CODEC, agent().grammar)
+    credited = 0
+    for trajectory, line, values in zip(trajectories, lines, advantages, strict=True):
+        notes = {note["turn"]: note["advantage"] for note in line["notes"] if note["advantage"] is not None}
+        told = token_advantages(trajectory, line["advantage"], notes)
+        assert {turn: pytest.approx(found) for turn, found in told.items()} == values
+        credited += any(notes.values())
+    assert credited > 0
+
+
+def test_the_baseline_of_a_reference_policy_is_computed_by_it(tmp_path: Path) -> None:
+    memory = MemorySettings(baseline="full", full_policy="reference")
+    policy, other = tiny_llama(CODEC), tiny_llama(CODEC, seed=3)
+    lines = []
+    for name, reference in (("same", policy), ("other", other)):
+        made = setup(Speaker(wandering), questions(2), policy=tiny_llama(CODEC), memory=memory)
+        made = dataclasses.replace(made, reference=LocalScorer(reference))
+        lines.append(trained(made, tmp_path / name))
+    same, different = lines
+    assert same["memory/p_mem"] == different["memory/p_mem"]  # the note is always judged by the policy itself
+    assert same["memory/p_full"] != different["memory/p_full"]
+    actor = trained(setup(Speaker(wandering), questions(2), memory=MemorySettings(baseline="full")), tmp_path / "actor")
+    assert actor["memory/p_full"] == pytest.approx(same["memory/p_full"], abs=1e-6)
 
 
 def test_without_the_memory_signal_no_note_is_scored(tmp_path: Path) -> None:
