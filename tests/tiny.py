@@ -11,15 +11,21 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
+    GemmaConfig,
+    GemmaForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
 )
 
 from mempo.agent import Agent, LimitSettings
@@ -159,7 +165,7 @@ def chat_codec(template: str = "chatml", tags: str = "none") -> Codec:
 
 def tiny_model(family: str, codec: Codec, seed: int = 0, **changes: Any) -> Policy:
     """`llama`, `qwen2` (biases, untied head), `gpt_neox` (parallel residual), `gpt2` (learned positions),
-    `gemma2` (capped logits, sliding window)."""
+    `gemma2` (capped logits, sliding window), `gemma`, `qwen3` (normed keys), `mistral_sliding`."""
     if family == "llama":
         return tiny_llama(codec, seed, **changes)
     torch.manual_seed(seed)
@@ -177,6 +183,12 @@ def tiny_model(family: str, codec: Codec, seed: int = 0, **changes: Any) -> Poli
     shape["num_key_value_heads"] = 1
     if family == "qwen2":
         return wrap_policy(Qwen2ForCausalLM(Qwen2Config(**shape, tie_word_embeddings=False, **shared)), codec)
+    if family == "qwen3":
+        return wrap_policy(Qwen3ForCausalLM(Qwen3Config(**shape, head_dim=16, **shared)), codec)
+    if family == "gemma":
+        return wrap_policy(GemmaForCausalLM(GemmaConfig(**shape, head_dim=16, **shared)), codec)
+    if family == "mistral_sliding":
+        return wrap_policy(MistralForCausalLM(MistralConfig(**shape, sliding_window=8, **shared)), codec)
     if family == "gemma2":
         shared = {"final_logit_softcapping": 3.0, **shared}
         config = Gemma2Config(**shape, head_dim=16, sliding_window=8, **shared)

@@ -56,10 +56,8 @@ class Engine:
         return said(CODEC, f"<think>{seed % 7}</think>" + ("<search>q</search>" if stays else "<answer>A</answer>"))
 
 
-def run(
-    engine: Engine, tool_seed: int, schedule: Literal["lockstep", "eager"], rollouts: int = 8, **keywords: int
-) -> list[Trajectory]:
-    sampler = BatchingSampler(engine, schedule, **keywords)
+def run(engine: Engine, tool_seed: int, schedule: Literal["lockstep", "eager"], rollouts: int = 8) -> list[Trajectory]:
+    sampler = BatchingSampler(engine, schedule)
     jobs = [Job(Question("q", "Who?", "A"), n, ("s",)) for n in range(rollouts)]
     return asyncio.run(run_rollouts(searching_agent(tool_seed), sampler, jobs))
 
@@ -108,16 +106,6 @@ def test_torch_runs_on_one_thread_that_is_not_the_loops() -> None:
     run(engine, 0, "eager")
     assert len(engine.threads) == 1
     assert threading.current_thread().name not in engine.threads
-
-
-def test_batches_are_split_by_their_budget() -> None:
-    engine = Engine()
-    run(engine, 0, "lockstep", max_batch_tokens=1)
-    assert {len(batch) for batch in engine.batches} == {1}
-    engine = Engine()
-    prompt = len(searching_agent(0).renderer.question("Who?"))
-    run(engine, 0, "lockstep", max_batch_tokens=4 * (prompt + 512))
-    assert [len(batch) for batch in engine.batches[:2]] == [4, 4]
 
 
 def test_a_lone_request_outside_a_cohort_is_answered_at_once() -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
 
 from mempo.engine.model import Policy
-from mempo.engine.sampler import StopWatcher, generate_batch
+from mempo.engine.sampler import generate_batch
+from mempo.engine.shared_prefix import SharedForward
+from mempo.engine.stops import StopWatcher
 from mempo.interfaces import Generation, SamplingParams
 from mempo.tokens import Codec
 from mempo.trajectory import GenerationStop
@@ -32,15 +36,27 @@ def plain_logprobs(policy: Policy, prompt: tuple[int, ...], ids: tuple[int, ...]
 
 
 class Puppet:
-    """A model whose next token is given: the same for all rows, one list a step."""
+    """Rows of a model whose next token is given: the same for all rows, one list a step."""
+
+    takes_more = True
 
     def __init__(self, policy: Policy, tokens: list[int]) -> None:
         self.steps = 0
         self._tokens = tokens
         self._size = policy.model.config.vocab_size
 
-    def __call__(self, model: object, cache: object, ids: torch.Tensor, *rest: object) -> torch.Tensor:
-        logits = torch.zeros(ids.shape[0], self._size)
+    def begin(self, rows: Sequence[int], prompts: Sequence[Sequence[int]]) -> torch.Tensor:
+        return self._logits(len(prompts))
+
+    def step(self, tokens: torch.Tensor, active: torch.Tensor, longest: int) -> torch.Tensor:
+        return self._logits(len(tokens))
+
+    def keep(self, rows: torch.Tensor) -> None: ...
+
+    def ended(self, row: int, ids: Sequence[int], prompt_tokens: int) -> None: ...
+
+    def _logits(self, rows: int) -> torch.Tensor:
+        logits = torch.zeros(rows, self._size)
         logits[:, self._tokens[min(self.steps, len(self._tokens) - 1)]] = 50.0
         self.steps += 1
         return logits
@@ -48,7 +64,7 @@ class Puppet:
 
 def puppet_says(monkeypatch: pytest.MonkeyPatch, codec: Codec, ids: list[int], **changes: object) -> Generation:
     policy = tiny_llama(codec)
-    monkeypatch.setattr("mempo.engine.sampler.forward_cached", Puppet(policy, ids))
+    monkeypatch.setattr("mempo.engine.sampler.SlotRows", lambda *_: Puppet(policy, ids))
     return generate_batch(policy, [(5, 6)], [params(**{"max_new_tokens": 30, **changes})])[0]  # type: ignore[arg-type]
 
 
@@ -113,6 +129,91 @@ def test_rows_that_have_ended_do_not_run_out_of_the_window() -> None:
     assert [len(g.ids) for g in together] == [3, 15]
     for prompt, one, generation in zip((long, short), sampling, together, strict=True):
         assert generate_batch(policy, [prompt], [one])[0].ids == generation.ids
+
+
+# --- rows that come and go, and what is kept ------------------------------------------------------------------------
+
+FULL_FAMILIES = ["llama", "qwen2", "gpt_neox", "gpt2"]
+
+
+def many(count: int = 14, seed: int = 0) -> tuple[list[tuple[int, ...]], list[SamplingParams]]:
+    """Prompts of which some share a beginning and some are equal, of all lengths."""
+    rng = random.Random(seed)
+    shared = tuple(rng.randrange(5, 200) for _ in range(9))
+    prompts = [
+        (*shared[: rng.choice([0, 5, 9])], *(rng.randrange(5, 200) for _ in range(rng.randint(1, 6))))
+        for _ in range(count - 3)
+    ]
+    prompts += [prompts[0]] * 3
+    sampling = [
+        params(n, max_new_tokens=rng.randint(1, 9), temperature=rng.choice([0, 1.0, 0.7])) for n in range(count)
+    ]
+    return prompts, sampling
+
+
+def alone(policy: Policy, prompts: list[tuple[int, ...]], sampling: list[SamplingParams]) -> list[Generation]:
+    return [generate_batch(policy, [p], [s])[0] for p, s in zip(prompts, sampling, strict=True)]
+
+
+def assert_same(found: list[Generation], expected: list[Generation]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert (one.ids, one.stop) == (other.ids, other.stop)
+        np.testing.assert_allclose(one.logprobs, other.logprobs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", [*FULL_FAMILIES, "gemma2"])
+@pytest.mark.parametrize("max_tokens", [1, 50, 100, 100_000])
+@pytest.mark.parametrize("looks_late", [False, True])
+def test_waiting_prompts_take_the_place_of_ended_rows(family: str, max_tokens: int, looks_late: bool) -> None:
+    policy = tiny_model(family, CODEC)
+    prompts, sampling = many()
+    found = generate_batch(policy, prompts, sampling, max_tokens=max_tokens, looks_late=looks_late)
+    assert_same(found, alone(policy, prompts, sampling))
+
+
+@pytest.mark.parametrize("family", FULL_FAMILIES)
+def test_a_context_that_grows_is_not_forwarded_again(family: str) -> None:
+    policy = tiny_model(family, CODEC)
+    forward = SharedForward(policy)
+    prompts, sampling = many(6)
+    for _ in range(3):
+        before = forward.work.tokens
+        found = generate_batch(policy, prompts, sampling, forward)
+        assert_same(found, alone(policy, prompts, sampling))
+        prompts = [(*prompt, *generation.ids, 9, 8) for prompt, generation in zip(prompts, found, strict=True)]
+    # In the last turn a row read its last sampled token, which nobody had fed, and the two that followed.
+    decoded = 6 * max(len(generation.ids) for generation in found)
+    assert forward.work.tokens - before <= 3 * 6 + decoded
+
+
+def test_equal_prompts_are_forwarded_once() -> None:
+    policy = tiny_llama(CODEC)
+    forward = SharedForward(policy)
+    assert forward.can_keep
+    generate_batch(policy, [tuple(range(5, 45))] * 16, [params(n, max_new_tokens=1) for n in range(16)], forward)
+    assert forward.work.tokens == 40
+
+
+def test_other_weights_start_from_nothing() -> None:
+    policy = tiny_llama(CODEC)
+    forward = SharedForward(policy)
+    prompts, sampling = many(5)
+    generate_batch(policy, prompts, sampling, forward)
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter.mul_(1.1)
+    policy.version += 1
+    assert_same(generate_batch(policy, prompts, sampling, forward), alone(policy, prompts, sampling))
+
+
+def test_a_small_budget_forgets_and_stays_right() -> None:
+    policy = tiny_llama(CODEC)
+    forward = SharedForward(policy, kept_bytes=5_000)
+    for seed in range(3):
+        prompts, sampling = many(8, seed)
+        assert_same(generate_batch(policy, prompts, sampling, forward), alone(policy, prompts, sampling))
+    forward.kept.trim()
+    assert forward.kept.bytes <= 5_000
 
 
 # --- the distribution ----------------------------------------------------------------------------------------------
@@ -254,7 +355,7 @@ def test_a_stop_string_that_ends_inside_a_letter_of_several_tokens_is_found(
 
 def test_a_stop_string_in_the_prompt_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = tiny_llama(CODEC)
-    monkeypatch.setattr("mempo.engine.sampler.forward_cached", Puppet(policy, [5]))
+    monkeypatch.setattr("mempo.engine.sampler.SlotRows", lambda *_: Puppet(policy, [5]))
     prompt = CODEC.encode_trusted("<search>q</search>")
     (generation,) = generate_batch(policy, [prompt], [params(max_new_tokens=4, stop=("</search>",))])
     assert (len(generation.ids), generation.stop) == (4, GenerationStop.LENGTH)
@@ -269,14 +370,14 @@ def test_a_stop_string_at_the_limit_is_a_stop_string(monkeypatch: pytest.MonkeyP
 def test_generation_ends_when_every_row_has(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = tiny_llama(CODEC)
     puppet = Puppet(policy, [5, CODEC.eos_id])
-    monkeypatch.setattr("mempo.engine.sampler.forward_cached", puppet)
+    monkeypatch.setattr("mempo.engine.sampler.SlotRows", lambda *_: puppet)
     generate_batch(policy, PROMPTS, [params(max_new_tokens=1000)] * 4)
     assert puppet.steps == 2
 
 
 def test_tokens_after_the_end_of_a_row_are_not_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = tiny_llama(CODEC)
-    monkeypatch.setattr("mempo.engine.sampler.forward_cached", Puppet(policy, [5, 6, 7, 8, 9]))
+    monkeypatch.setattr("mempo.engine.sampler.SlotRows", lambda *_: Puppet(policy, [5, 6, 7, 8, 9]))
     short, long = generate_batch(policy, PROMPTS[:2], [params(max_new_tokens=2), params(max_new_tokens=5)])
     assert short.ids == (5, 6)
     assert long.ids == (5, 6, 7, 8, 9)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mempo.engine.model import Policy
 from mempo.engine.optimizer import OptimSettings
-from mempo.engine.update import TokenBatch, TrainRow, Updater
+from mempo.engine.token_batch import TokenBatch, fed_tokens
+from mempo.engine.update import TrainRow, Updater
+from mempo.errors import UserError
 from mempo.loss import LossSettings
 from mempo.trajectory import Row, Segment
 from tests.tiny import make_codec, tiny_llama, tiny_model
@@ -164,6 +168,7 @@ def test_one_batch_of_eight_equals_eight_of_one(aggregate: str, monkeypatch: pyt
     eight, one = (rl_gradient(ROWS, policy, monkeypatch, budget, settings) for budget in (100_000, 1))
     torch.testing.assert_close(eight, one, rtol=0, atol=1e-6)
     whole, single = stepped(ROWS, 100_000, settings), stepped(ROWS, 1, settings)
+    assert whole[1].pop("update/padding_share") > single[1].pop("update/padding_share") == 0
     for name, value in whole[1].items():
         assert single[1][name] == pytest.approx(value, abs=1e-5), name
 
@@ -205,9 +210,11 @@ def test_three_sampled_tokens_among_ten_read_ones_are_three_everywhere() -> None
     row = Row(0, tuple(range(5, 18)), (Segment(0, 10, 13),))
     policy = tiny_llama(CODEC)
     with torch.no_grad():
-        logp, every = TokenBatch.of([row], policy.device).logprobs(policy)
+        logp, entropy = TokenBatch.of([row], policy.device).logprobs(policy, with_entropy=True)
+        every = torch.log_softmax(policy.model(input_ids=torch.tensor([row.ids])).logits[0, 9:12], -1)
     assert logp.shape == (3,)
-    assert every.shape == (3, CODEC.size)
+    assert entropy is not None
+    assert entropy.shape == (3,)
     old = [0.0] * 10 + logp.tolist()
     metrics = Updater(policy, optim()).rl_step([TrainRow(row, [5.0] * 10 + [1.0] * 3, old)], LR)
     assert metrics["update/policy"] == pytest.approx(-1.0, abs=1e-5)
@@ -228,6 +235,49 @@ def test_what_lies_outside_the_segments_is_never_read(monkeypatch: pytest.Monkey
     torch.testing.assert_close(
         rl_gradient([clean], policy, monkeypatch), rl_gradient([dirty], policy, monkeypatch), rtol=0, atol=0
     )
+
+
+def test_the_share_of_padding_is_that_of_the_rectangles() -> None:
+    def row(length: int) -> TrainRow:
+        return TrainRow(Row(0, tuple(range(length)), (Segment(0, 1, length),)), [1.0] * length, [-1.0] * length)
+
+    # The last token of a row is only predicted: 9, 8, 4 and 4 go through the model, in rectangles of 2 x 9 and 2 x 4.
+    rows = [row(5), row(10), row(9), row(5)]
+    assert [fed_tokens(r.row) for r in rows] == [4, 9, 8, 4]
+    _, metrics = stepped(rows, budget=18)
+    assert metrics["update/padding_share"] == pytest.approx(1 / 26)
+    assert Updater(tiny_llama(CODEC), optim(18)).sft_step([r.row for r in rows], LR)["update/padding_share"] == (
+        pytest.approx(1 / 26)
+    )
+
+
+def test_what_follows_the_last_sampled_token_is_not_computed() -> None:
+    fed: list[tuple[int, ...]] = []
+    policy = tiny_llama(CODEC)
+    policy.model.get_input_embeddings().register_forward_hook(lambda m, inputs, output: fed.append(inputs[0].shape))
+    row = Row(0, tuple(range(30)), (Segment(0, 4, 6), Segment(1, 9, 12), Segment(2, 20, 20)))
+    Updater(policy, optim()).sft_step([row], LR)
+    assert fed == [(1, 11)]
+
+
+def test_reading_from_the_device_does_not_grow_with_the_number_of_micro_batches() -> None:
+    """Every read of a number makes a GPU wait; the loop over micro-batches has none."""
+
+    class Reads(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.count += func is torch.ops.aten._local_scalar_dense.default
+            return func(*args, **(kwargs or {}))
+
+    counts = []
+    for budget in (100_000, 1):
+        reference = tiny_llama(CODEC, seed=1)
+        updater = Updater(tiny_llama(CODEC), optim(budget), LossSettings(kl="k3", kl_coef=0.1), reference)
+        with Reads() as reads:
+            updater.rl_step(ROWS, LR)
+        counts.append(reads.count)
+    assert counts[0] == counts[1]
 
 
 # --- nothing to train ----------------------------------------------------------------------------------------------
@@ -266,13 +316,11 @@ def test_nan_logits_skip_the_step_and_leave_weights_and_moments() -> None:
     updater.rl_step(ROWS, LR)
     before = {name: value.clone() for name, value in policy.model.state_dict().items()}
     moments = {k: {n: t.clone() for n, t in s.items()} for k, s in updater.optimizer.state_dict()["state"].items()}
-    head = policy.model.get_output_embeddings()
-    assert isinstance(head, torch.nn.Module)
 
     def spoil(module: torch.nn.Module, inputs: object, output: torch.Tensor) -> torch.Tensor:
         return output * math.nan
 
-    hook = head.register_forward_hook(spoil)
+    hook = policy.model.get_submodule("model.norm").register_forward_hook(spoil)
     metrics = updater.rl_step(ROWS, LR)
     sft = updater.sft_step([r.row for r in ROWS], LR)
     hook.remove()
@@ -296,17 +344,13 @@ def test_an_infinite_advantage_skips_the_step() -> None:
 def test_tokens_of_no_probability_do_not_spoil_the_entropy() -> None:
     policy = tiny_llama(CODEC)
     head = policy.model.get_output_embeddings()
-    assert isinstance(head, torch.nn.Module)
-
+    assert isinstance(head, torch.nn.Linear)
     unused = next(i for i in range(CODEC.size) if all(i not in r.row.ids for r in ROWS[:2]))
-
-    def forbid(module: torch.nn.Module, inputs: object, output: torch.Tensor) -> torch.Tensor:
-        return output.index_fill(-1, torch.tensor([unused]), -math.inf)
-
-    hook = head.register_forward_hook(forbid)
+    never = torch.zeros(CODEC.size).index_fill_(0, torch.tensor([unused]), -math.inf)
+    head.bias = torch.nn.Parameter(never, requires_grad=False)
     metrics = Updater(policy, optim()).rl_step(ROWS[:2], LR)
-    hook.remove()
     assert math.isfinite(metrics["update/entropy"])
+    assert metrics["update/skipped"] == 0
 
 
 # --- the step ------------------------------------------------------------------------------------------------------
@@ -322,6 +366,63 @@ def test_the_step_follows_the_gradient_of_the_reward() -> None:
     with torch.no_grad():
         after, _ = TokenBatch.of([row], policy.device).logprobs(policy)
     assert after.sum() > before.sum()
+
+
+def test_every_change_of_the_weights_has_a_version() -> None:
+    policy = tiny_llama(CODEC)
+    updater = Updater(policy, optim())
+    updater.rl_step(ROWS, LR)
+    updater.sft_step([r.row for r in ROWS], LR)
+    assert policy.version == 2
+    updater.rl_step([EMPTY], LR)
+    updater.rl_step([TrainRow(ROWS[0].row, [math.inf] * len(ROWS[0].advantages), ROWS[0].logp_old)], LR)
+    assert policy.version == 2, "steps that were skipped changed nothing"
+
+
+def test_out_of_memory_names_the_settings_that_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tiny_llama(CODEC)
+
+    def fail(*arguments: Any, **keywords: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.27 GiB. GPU 0 has a total capacity of …")
+
+    monkeypatch.setattr(policy.model, "base_model_prefix", "")
+    monkeypatch.setattr(policy.model, "forward", fail)
+    updater = Updater(policy, optim(64))
+    with pytest.raises(UserError) as found:
+        updater.rl_step(ROWS, LR)
+    assert str(found.value) == (
+        "out of memory in the update of rl, at a micro-batch of 2 rows of up to 26 tokens; lower "
+        "rl.optim.micro_batch_tokens (now 64), or set model.gradient_checkpointing=true, or set "
+        "model.autocast=bfloat16, or train adapters only (model.lora.rank=16), or take a smaller model, or "
+        "shorter rows (limits.max_context_tokens) (CUDA out of memory. Tried to allocate 9.27 GiB)"
+    )
+    # What would not help, or is on already, is not named.
+    policy.checkpointing, policy.autocast = True, torch.bfloat16
+    with pytest.raises(UserError, match=r"sft, at a micro-batch of 1 row of up to \d+ tokens; train adapters only"):
+        Updater(policy, optim(1)).sft_step([ROWS[0].row], LR)
+
+
+def test_out_of_memory_for_the_moments_is_no_matter_of_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    updater = Updater(tiny_llama(CODEC), optim())
+
+    def fail() -> None:
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried …")
+
+    monkeypatch.setattr(updater.optimizer, "step", fail)
+    with pytest.raises(UserError, match=r"of sft, at the optimizer's step; train adapters only \(model"):
+        updater.sft_step([ROWS[0].row], LR)
+
+
+def test_other_errors_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tiny_llama(CODEC)
+
+    def fail(*arguments: Any, **keywords: Any) -> Any:
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    monkeypatch.setattr(policy.model, "base_model_prefix", "")
+    monkeypatch.setattr(policy.model, "forward", fail)
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        Updater(policy, optim()).rl_step(ROWS, LR)
 
 
 def test_the_reference_is_never_trained() -> None:

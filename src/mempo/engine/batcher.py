@@ -30,15 +30,9 @@ class BatchingSampler:
     the same run gives the same batches, however long tools took. `eager`: a batch starts as soon as the engine is free.
     """
 
-    def __init__(
-        self,
-        generate: Generate,
-        schedule: Literal["lockstep", "eager"] = "lockstep",
-        max_batch_tokens: int = 65_536,
-    ) -> None:
+    def __init__(self, generate: Generate, schedule: Literal["lockstep", "eager"] = "lockstep") -> None:
         self._generate = generate
         self._schedule = schedule
-        self._max_batch_tokens = max_batch_tokens
         self._pending: list[_Pending] = []
         self._under_way = 0
         self._busy = False
@@ -75,12 +69,11 @@ class BatchingSampler:
         loop = asyncio.get_running_loop()
         batch.sort(key=lambda p: (-len(p.prompt_ids), p.sampling.seed or 0))
         try:
-            for part in self._parts(batch):
-                prompts, sampling = [p.prompt_ids for p in part], [p.sampling for p in part]
-                results = await loop.run_in_executor(self._executor, self._generate, prompts, sampling)
-                for pending, result in zip(part, results, strict=True):
-                    if not pending.future.done():
-                        pending.future.set_result(result)
+            prompts, sampling = [p.prompt_ids for p in batch], [p.sampling for p in batch]
+            results = await loop.run_in_executor(self._executor, self._generate, prompts, sampling)
+            for pending, result in zip(batch, results, strict=True):
+                if not pending.future.done():
+                    pending.future.set_result(result)
         except BaseException as error:
             for pending in batch:
                 if not pending.future.done():
@@ -88,18 +81,3 @@ class BatchingSampler:
         finally:
             self._busy = False
             self._start_if_due()
-
-    def _parts(self, batch: list[_Pending]) -> list[list[_Pending]]:
-        """Longest prompts first, so the first of a part sets its width."""
-        parts: list[list[_Pending]] = []
-        for pending in batch:
-            size = 0
-            if parts:
-                widest = len(parts[-1][0].prompt_ids)
-                longest = max(p.sampling.max_new_tokens for p in [*parts[-1], pending])
-                size = (len(parts[-1]) + 1) * (widest + longest)
-            if parts and size <= self._max_batch_tokens:
-                parts[-1].append(pending)
-            else:
-                parts.append([pending])
-        return parts

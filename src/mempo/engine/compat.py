@@ -3,37 +3,225 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
 
 def new_cache(model: PreTrainedModel) -> DynamicCache:
     return DynamicCache(config=model.config)
 
 
+def keeps_everything(model: PreTrainedModel) -> bool:
+    """Whether every layer keeps all keys and values, so that a cache can be cut anywhere: no sliding windows, no
+    recurrent state."""
+    if getattr(model, "_is_stateful", False):
+        return False
+    layers = new_cache(model).layers
+    return bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
+
+
+@cache
+def _parameters(forward: Any) -> frozenset[str]:
+    return frozenset(inspect.signature(forward).parameters)
+
+
+def _cache_word(module: Any, cache: Cache) -> dict[str, Any]:
+    """The keyword for the cache was `past_key_values` and is being renamed `cache`."""
+    return {"cache" if "cache" in _parameters(type(module).forward) else "past_key_values": cache}
+
+
+def _keywords(module: Any, cache: Cache, position_ids: torch.Tensor | None, last_only: bool) -> dict[str, Any]:
+    parameters = _parameters(type(module).forward)
+    keywords = _cache_word(module, cache)
+    if last_only and "logits_to_keep" in parameters:
+        keywords["logits_to_keep"] = 1
+    if position_ids is not None and "position_ids" in parameters:
+        keywords["position_ids"] = position_ids
+    return keywords
+
+
 def forward_cached(
     model: PreTrainedModel,
-    cache: DynamicCache,
+    cache: Cache,
     input_ids: torch.Tensor,
-    attention_mask: torch.Tensor,
+    attention_mask: torch.Tensor | None,
     position_ids: torch.Tensor,
 ) -> torch.Tensor:
-    """Feed `input_ids` `[rows, tokens]` behind what the cache holds; logits of the last position `[rows, vocabulary]`.
+    """Feed `input_ids` `[rows, tokens]` behind what the cache holds; logits of the last one `[rows, vocabulary]`."""
+    keywords = _keywords(model, cache, position_ids, last_only=True)
+    return model(input_ids=input_ids, attention_mask=attention_mask, use_cache=True, **keywords).logits[:, -1]
 
-    The keyword for the cache was `past_key_values` and is being renamed `cache`.
-    """
-    parameters = inspect.signature(model.forward).parameters
-    keywords: dict[str, Any] = {"cache" if "cache" in parameters else "past_key_values": cache}
-    if "logits_to_keep" in parameters:
-        keywords["logits_to_keep"] = 1
-    if "position_ids" in parameters:
-        keywords["position_ids"] = position_ids
-    output = model(input_ids=input_ids, attention_mask=attention_mask, use_cache=True, **keywords)
-    return output.logits[:, -1]
+
+def states_cached(
+    model: PreTrainedModel,
+    plain_head: bool,
+    cache: Cache,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    position_ids: torch.Tensor | None,
+) -> torch.Tensor:
+    """Feed `input_ids` `[rows, tokens]` behind what the cache holds; last hidden states `[rows, tokens, width]`, or
+    logits where the head is more than a matrix."""
+    module: Any = model.base_model if plain_head else model
+    keywords = _keywords(module, cache, position_ids, last_only=False)
+    output = module(input_ids=input_ids, attention_mask=attention_mask, use_cache=True, **keywords)
+    return output.last_hidden_state if plain_head else output.logits
 
 
 def keep_rows(cache: DynamicCache, rows: torch.Tensor) -> None:
     """Leave only the sequences `rows` (indices) in the cache."""
     cache.batch_select_indices(rows)
+
+
+class _OwnLayer(CacheLayerMixin):
+    """One layer of keys and values that lie in a buffer of ours, as transformers wants to see it."""
+
+    def __init__(self, owner: Behind | Slots, number: int) -> None:
+        super().__init__()
+        self._owner, self._number = owner, number
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None: ...
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._owner.write(self._number, key_states, value_states)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self._owner.seen + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self._owner.seen
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def get_max_cache_shape(self) -> int:  # the name in earlier releases
+        return -1
+
+
+def _own_cache(owner: Behind | Slots, layers: int) -> Cache:
+    made: list[Any] = [_OwnLayer(owner, number) for number in range(layers)]
+    return Cache(layers=made)
+
+
+@dataclass(frozen=True)
+class CacheShape:
+    """Of the keys and values of one token: `[layers, 2, heads, width]`."""
+
+    layers: int
+    heads: int
+    width: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+def cache_shape(model: PreTrainedModel) -> CacheShape | None:
+    """What the model keeps of a token, found by feeding one; None where its layers differ."""
+    cache = new_cache(model)
+    with torch.no_grad():
+        model(
+            input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device),
+            use_cache=True,
+            **_cache_word(model, cache),
+        )
+    layers: Sequence[Any] = cache.layers
+    shapes = {tensor.shape for layer in layers for tensor in (layer.keys, layer.values)}
+    if len(shapes) != 1:
+        return None
+    _, heads, _, width = shapes.pop()
+    return CacheShape(len(layers), heads, width, layers[0].keys.dtype, layers[0].keys.device)
+
+
+class Behind:
+    """Kept prefixes of several rows and room for `new` tokens behind them, in one buffer.
+
+    `buffer` `[layers, 2, rows, heads, tokens, width]`: prefixes end at column `deepest`, so shorter ones are padded on
+    the left; `prefix(row, length)` is where one belongs.
+    """
+
+    def __init__(self, shape: CacheShape, rows: int, deepest: int, new: int) -> None:
+        size = (shape.layers, 2, rows, shape.heads, deepest + new, shape.width)
+        self.buffer = torch.empty(size, dtype=shape.dtype, device=shape.device)
+        self.seen = deepest
+        self.cache = _own_cache(self, shape.layers)
+
+    def prefix(self, row: int, length: int) -> torch.Tensor:
+        """A view `[layers, 2, heads, length, width]` to be filled; what lies left of it becomes 0."""
+        place = self.buffer[:, :, row, :, : self.seen]
+        place[..., : self.seen - length, :] = 0  # masked, and yet a NaN there would spread
+        return place[..., self.seen - length :, :]
+
+    def taken(self, row: int, count: int) -> torch.Tensor:
+        """A view `[layers, 2, heads, count, width]` of the first new tokens of a row."""
+        return self.buffer[:, :, row, :, self.seen : self.seen + count]
+
+    def write(self, number: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        layer = self.buffer[number]
+        layer[0][:, :, self.seen :] = keys
+        layer[1][:, :, self.seen :] = values
+        return layer[0], layer[1]
+
+
+class Slots:
+    """Keys and values of sequences that are being generated, in buffers made once, a row a sequence.
+
+    A row's keys and values lie in columns `[0, length)`, whatever the other rows hold: a sequence that ends leaves its
+    row to another. `step` feeds one token a row and writes behind each row's own end.
+    """
+
+    def __init__(self, shape: CacheShape, rows: int, columns: int) -> None:
+        size = (shape.layers, 2, rows, shape.heads, columns, shape.width)
+        self.buffer = torch.zeros(size, dtype=shape.dtype, device=shape.device)
+        self.lengths = torch.zeros(rows, dtype=torch.long, device=shape.device)
+        self.seen = 0  # the length of the longest row
+        self._columns = torch.arange(columns, device=shape.device)
+        self._rows = torch.arange(rows, device=shape.device)
+        self.cache = _own_cache(self, shape.layers)
+
+    def begin(self, row: int, length: int) -> torch.Tensor:
+        """A view `[layers, 2, heads, length, width]` to be filled with the prompt of a new sequence in this row."""
+        self.lengths[row] = length
+        return self.buffer[:, :, row, :, :length]
+
+    def keep(self, rows: torch.Tensor) -> None:
+        """Leave only these rows."""
+        self.buffer = self.buffer[:, :, rows]
+        self.lengths = self.lengths[rows]
+        self._rows = self._rows[: len(rows)]
+
+    def taken(self, row: int, start: int, stop: int) -> torch.Tensor:
+        """A view `[layers, 2, heads, tokens, width]` of a row's positions `[start, stop)`."""
+        return self.buffer[:, :, row, :, start:stop]
+
+    def step(self, model: PreTrainedModel, tokens: torch.Tensor, active: torch.Tensor, longest: int) -> torch.Tensor:
+        """Feed `tokens` `[rows]`; logits `[rows, vocabulary]`. Rows that are not `active` `[rows]` grow no longer.
+
+        `longest`: the length of the longest row, which the caller knows without asking the device.
+        """
+        used = len(tokens)
+        self.seen = longest
+        lengths = self.lengths[:used]
+        mask = self._columns[None, : longest + 1] <= lengths[:, None]
+        if model.config._attn_implementation == "sdpa":
+            mask = mask[:, None, None]  # ready made, or transformers would make it anew at every step
+        else:
+            mask = mask.long()
+        logits = forward_cached(model, self.cache, tokens[:, None], mask, lengths[:, None])
+        self.lengths[:used] += active
+        return logits
+
+    def write(self, number: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        used = len(keys)
+        layer = self.buffer[number]
+        place = self._rows[:used], slice(None), self.lengths[:used]
+        layer[0][place] = keys[:, :, 0]
+        layer[1][place] = values[:, :, 0]
+        return layer[0][:used, :, : self.seen + 1], layer[1][:used, :, : self.seen + 1]

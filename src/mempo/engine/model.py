@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from mempo.engine.checkpointing import checkpointable_layers
+from mempo.engine.logprobs import logprobs_of_logits, selected_logprobs
+from mempo.engine.lora import Adapter, is_adapter_folder, load_adapter, merged_weights, save_adapter
+from mempo.engine.lora_settings import LoraSettings
+from mempo.engine.stateless import stateless_cache
 from mempo.errors import UserError
 from mempo.settings import Settings
 from mempo.tokens import Codec
@@ -31,6 +36,22 @@ class ModelSettings(Settings):
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     threads: int = Field(default=0, ge=0, le=1024)
     """CPU threads of torch; 0 leaves its own choice."""
+    gradient_checkpointing: bool = False
+    """Make the activations of a layer again in the backward pass: a third more work, a fraction of the memory."""
+    autocast: Literal["none", "bfloat16"] = "none"
+    """Precision of the layers' products in the update; weights, optimizer, head and softmax stay in float32. Sampling
+    and scoring keep `dtype`, so the updated policy differs from the sampled one by rounding (`update/k3_old`)."""
+    lora: LoraSettings | None = None
+    """Train low-rank adapters instead of all weights; needs `pip install 'mempo[lora]'`."""
+
+    @model_validator(mode="after")
+    def _autocast_of_float32(self) -> ModelSettings:
+        if self.autocast != "none" and self.dtype != "float32":
+            raise ValueError(
+                f"autocast {self.autocast} is for weights in float32, and dtype is {self.dtype}; set one of them back "
+                "(dtype=float32 or autocast=none)"
+            )
+        return self
 
 
 @dataclass
@@ -40,6 +61,14 @@ class Policy:
     model: PreTrainedModel
     codec: Codec
     plain_head: bool
+    version: int = 0
+    """Counts the changes of the weights: what was computed under another version (keys and values) is of no use."""
+    autocast: torch.dtype | None = None
+    """Precision of the update's forward passes, where it is another than that of the weights."""
+    checkpointing: bool = False
+    """Whether the update makes activations again instead of keeping them."""
+    adapter: Adapter | None = None
+    """The low-rank adapter that is trained, if any."""
 
     @property
     def device(self) -> torch.device:
@@ -102,7 +131,8 @@ def _generation_eos(path: str) -> list[int]:
 
 
 def load_policy(settings: ModelSettings, path: str | None = None, codec: Codec | None = None) -> Policy:
-    """Load the model of `path` (default `settings.path`) in evaluation mode.
+    """Load the model of `path` (default `settings.path`) in evaluation mode; a folder that holds an adapter is loaded
+    onto the model that it names.
 
     Raises:
         UserError: nothing to load, or a folder that cannot be loaded.
@@ -111,6 +141,8 @@ def load_policy(settings: ModelSettings, path: str | None = None, codec: Codec |
     if not path:
         raise UserError("no model is named; set model.path")
     check_model_folder(path)
+    if is_adapter_folder(path):
+        return load_adapter(lambda base: load_policy(settings, base, codec or load_codec(path)), Path(path))
     if settings.threads:
         torch.set_num_threads(settings.threads)
     device = pick_device(settings.device)
@@ -124,7 +156,20 @@ def load_policy(settings: ModelSettings, path: str | None = None, codec: Codec |
         )
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"the model of {path!r} cannot be loaded: {str(error).splitlines()[0]}") from error
-    return wrap_policy(model.to(device), codec or load_codec(path))
+    return set_update_mode(wrap_policy(model.to(device), codec or load_codec(path)), settings)
+
+
+def set_update_mode(policy: Policy, settings: ModelSettings) -> Policy:
+    """The same policy, its updates in the precision and with the checkpointing of `settings`.
+
+    Raises:
+        UserError: a model whose layers cannot be checkpointed.
+    """
+    if settings.gradient_checkpointing:
+        checkpointable_layers(policy.model)
+    policy.checkpointing = settings.gradient_checkpointing
+    policy.autocast = None if settings.autocast == "none" else getattr(torch, settings.autocast)
+    return policy
 
 
 def wrap_policy(model: Any, codec: Codec) -> Policy:
@@ -140,9 +185,23 @@ def wrap_policy(model: Any, codec: Codec) -> Policy:
 
 
 def save_policy(policy: Policy, folder: Path) -> None:
-    """Write a Hugging Face folder (safetensors, configuration, tokenizer)."""
-    policy.model.save_pretrained(folder, safe_serialization=True)
+    """Write a Hugging Face folder (safetensors, configuration, tokenizer) that stands alone: an adapter is added to the
+    weights."""
+    if policy.adapter is None:
+        policy.model.save_pretrained(folder)
+    else:
+        plain = policy.adapter.base.model  # its modules have the names of a model without adapters
+        plain.save_pretrained(folder, state_dict=merged_weights(policy))
     policy.codec.tokenizer.save_pretrained(folder)
+
+
+def save_trained(policy: Policy, folder: Path) -> None:
+    """Write what `load_policy` needs to go on training: all weights, or the adapter and the name of its base."""
+    if policy.adapter is None:
+        save_policy(policy, folder)
+    else:
+        save_adapter(policy, folder)
+        policy.codec.tokenizer.save_pretrained(folder)
 
 
 def model_window(path: str) -> int | None:
@@ -159,7 +218,7 @@ def backbone_hidden(model: PreTrainedModel, input_ids: torch.Tensor) -> torch.Te
     Attention is causal and padding stands on the right, so no real token sees any: no mask is needed, and without one
     the fast attention kernels apply.
     """
-    return model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
+    return model.base_model(input_ids=input_ids, use_cache=False, **stateless_cache(model)).last_hidden_state
 
 
 @torch.no_grad()
@@ -174,9 +233,10 @@ def _has_plain_head(model: PreTrainedModel) -> bool:
     scale = 1000 / head(hidden).float().abs().max().clamp(min=1e-6)
     hook = head.register_forward_hook(lambda module, inputs, output: output * scale.to(output.dtype))
     try:
-        whole, ours = model(input_ids=ids, use_cache=False).logits.float(), head(hidden).float()
+        whole = model(input_ids=ids, use_cache=False).logits.float()
     finally:
         hook.remove()
+    ours = torch.nn.functional.linear(hidden, head.weight, head.bias).float() * scale
     return whole.shape == ours.shape and torch.allclose(whole, ours, rtol=1e-3, atol=1e-3)
 
 
@@ -186,3 +246,39 @@ def logits_at(policy: Policy, input_ids: torch.Tensor, rows: torch.Tensor, posit
         return policy.model(input_ids=input_ids, use_cache=False).logits[rows, positions].float()
     head: Any = policy.model.get_output_embeddings()
     return head(backbone_hidden(policy.model, input_ids)[rows, positions]).float()
+
+
+def logprobs_at(
+    policy: Policy,
+    input_ids: torch.Tensor,
+    rows: torch.Tensor,
+    positions: torch.Tensor,
+    targets: torch.Tensor,
+    temperature: torch.Tensor,
+    with_entropy: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Log-probs `[picked]` of `targets` as read at `(rows, positions)` of right-padded `input_ids` `[rows, tokens]`, at
+    `temperature` `[picked]`, and the entropies `[picked]` when asked for; float32.
+
+    Logits are held for a chunk of the picked positions only, in the backward pass too. A policy without a plain head
+    makes all logits of `input_ids`.
+    """
+    if policy.plain_head:
+        hidden = backbone_hidden(policy.model, input_ids)[rows, positions]
+        return head_logprobs(policy, hidden, targets, temperature, with_entropy)
+    logits = policy.model(input_ids=input_ids, use_cache=False).logits[rows, positions]
+    return logprobs_of_logits(logits, targets, temperature, with_entropy=with_entropy)
+
+
+def head_logprobs(
+    policy: Policy,
+    hidden: torch.Tensor,
+    targets: torch.Tensor,
+    temperature: torch.Tensor,
+    with_entropy: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The same from last hidden states `[picked, width]` of a policy with a plain head."""
+    head: Any = policy.model.get_output_embeddings()
+    return selected_logprobs(
+        hidden, head.weight, getattr(head, "bias", None), targets, temperature, with_entropy=with_entropy
+    )

@@ -102,18 +102,15 @@ def make_optimizer(model: torch.nn.Module, settings: OptimSettings) -> AnyOptimi
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     matrices = [p for name, p in named if settings.kind == "muon" and p.ndim == 2 and "layers." in name]
     inside = {id(p) for p in matrices}
-    adamw = torch.optim.AdamW(
-        [p for _, p in named if id(p) not in inside],
-        lr=settings.lr,
-        betas=(settings.beta1, settings.beta2),
-        weight_decay=settings.weight_decay,
-    )
+    rest = [p for _, p in named if id(p) not in inside]
+    betas = (settings.beta1, settings.beta2)
+    adamw = [torch.optim.AdamW(rest, lr=settings.lr, betas=betas, weight_decay=settings.weight_decay)] if rest else []
     if not matrices:
-        return adamw
+        return adamw[0]
     muon = torch.optim.Muon(matrices, lr=settings.muon_lr, weight_decay=settings.weight_decay)
     for group in muon.param_groups:
         group["lr_scale"] = settings.muon_lr / settings.lr
-    return CombinedOptimizer([muon, adamw])
+    return CombinedOptimizer([muon, *adamw])  # adapters are matrices inside the layers, all of them
 
 
 def save_optimizer(optimizer: AnyOptimizer, path: Path) -> None:

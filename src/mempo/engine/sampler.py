@@ -1,193 +1,171 @@
 """Batched generation with the log-probs of what was sampled.
 
-Noise is keyed by the request, not by the batch: token k of a generation uses the k-th uniform number of its own stream,
-so a sample does not depend on its neighbours (beyond the last bits of floating-point sums).
+Rows leave the batch when they end and waiting prompts take their place. A prompt begins from whatever prefix of it was
+forwarded before: the question of a group once, and in a context that only grows, all earlier turns (`live_rows.py`).
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import numpy as np
 import torch
 
-from mempo.engine.compat import forward_cached, keep_rows, new_cache
+from mempo.engine.choosing import sample, uniforms
+from mempo.engine.live_rows import LiveRows, PaddedRows, SlotRows
 from mempo.engine.model import Policy
+from mempo.engine.shared_prefix import SharedForward
+from mempo.engine.stops import StopWatcher
 from mempo.errors import UserError
 from mempo.interfaces import Generation, SamplingParams
-from mempo.tokens import Codec
-from mempo.trajectory import GenerationStop
 
-_COMPACT_AT = 0.75  # the share of live rows at which the others leave the batch
+LEAVE_AT = 0.75
+"""The share of live rows at which the others make room."""
 
 
 @torch.no_grad()
 def generate_batch(
-    policy: Policy, prompts: Sequence[Sequence[int]], sampling: Sequence[SamplingParams]
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sequence[SamplingParams],
+    forward: SharedForward | None = None,
+    max_tokens: int = 65_536,
+    looks_late: bool | None = None,
 ) -> list[Generation]:
-    """Continue every prompt; rows are left-padded, padding is masked by length, rows that have ended leave the batch.
+    """Continue every prompt. `forward` keeps prefixes from call to call; `max_tokens`: rows × longest sequence at once;
+    `looks_late` (see `_Batch`): None means on every device but the CPU.
 
     Log-probs are those of the temperature-scaled distribution before top-k and top-p, at temperature 1 for greedy
     decoding. A sampled end-of-sequence token is part of the result; tokens that begin after a stop string are not.
-    """
-    device = policy.device
-    width, steps = max(len(prompt) for prompt in prompts), max(s.max_new_tokens for s in sampling)
-    pads = torch.tensor([width - len(prompt) for prompt in prompts], device=device)[:, None]
-    ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts], dtype=torch.long, device=device)
-    columns = torch.arange(width, device=device)[None]
-    mask = torch.ones(len(prompts), width + steps, dtype=torch.long, device=device)
-    mask[:, :width] = columns >= pads
-    positions = (columns - pads).clamp(min=0)
-    watchers = [StopWatcher(policy.codec, s) for s in sampling]
-    live = _LiveRows.of(watchers, sampling, mask, positions[:, -1:], steps)
 
-    cache = new_cache(policy.model)
-    logits = forward_cached(policy.model, cache, ids, mask[:, :width], positions)
-    for step in range(steps):
-        logprobs = torch.log_softmax(logits.float() / live.scale, dim=-1)
-        tokens = torch.where(live.greedy, logprobs.argmax(-1), _sample(logprobs, live.noise[:, step], live.sampling))
-        picked = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
-        if not all(map(math.isfinite, picked)):
+    Raises:
+        UserError: the model's log-probs are not finite numbers.
+    """
+    forward = forward or SharedForward(policy)
+    columns = max(len(prompt) + one.max_new_tokens for prompt, one in zip(prompts, sampling, strict=True))
+    rows = min(len(prompts), max(1, max_tokens // columns))
+    live = SlotRows(forward, rows, columns + 1) if forward.can_keep else PaddedRows(policy)
+    return _Batch(policy, live, prompts, sampling, rows, looks_late).run()
+
+
+class _Batch:
+    """Which request is in which row, and how far each has come.
+
+    On a device that works by itself the next step is launched before the tokens of this one are looked at, so that it
+    never waits for the host; a row that ends is then fed one token more.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        live: LiveRows,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sequence[SamplingParams],
+        capacity: int,
+        looks_late: bool | None = None,
+    ) -> None:
+        self._live, self._prompts, self._sampling, self._capacity = live, prompts, sampling, capacity
+        self._device = policy.device
+        self._looks_late = policy.device.type != "cpu" if looks_late is None else looks_late
+        self._watchers = [StopWatcher(policy.codec, one) for one in sampling]
+        self._noise = torch.from_numpy(uniforms(sampling, max(one.max_new_tokens for one in sampling)))
+        self._waiting = deque(range(len(prompts)))
+        self._rows: list[int] = []  # the request in each row; it may have ended
+        self._fed: list[int] = []  # tokens of each row that the model has seen
+        self._logits = torch.zeros(0)
+
+    def run(self) -> list[Generation]:
+        self._refill()
+        while True:
+            tokens, logprobs = self._choose()
+            if self._looks_late:
+                self._step(tokens)
+            self._look(tokens.tolist(), logprobs.tolist())
+            if not self._going and not self._waiting:
+                return [watcher.generation() for watcher in self._watchers]
+            tokens = self._make_room(tokens)
+            if not self._looks_late and self._going:
+                self._step(tokens)
+            self._refill()
+
+    @property
+    def _going(self) -> list[int]:
+        """Rows that have not ended."""
+        return [row for row, request in enumerate(self._rows) if self._watchers[request].stop is None]
+
+    def _choose(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The next token of every row and its log-prob, `[rows]` each."""
+        logprobs = torch.log_softmax(self._logits.float() / self._scale, dim=-1)
+        uniform = self._row_noise.gather(1, self._count)[:, 0]
+        sampled = sample(logprobs, uniform, [self._sampling[request] for request in self._rows])
+        tokens = torch.where(self._greedy, logprobs.argmax(-1), sampled)
+        self._count = (self._count + 1).clamp(max=self._row_noise.shape[1] - 1)
+        return tokens, logprobs.gather(1, tokens[:, None])[:, 0]
+
+    def _step(self, tokens: torch.Tensor) -> None:
+        going = self._going
+        active = torch.zeros(len(self._rows), dtype=torch.long)
+        active[going] = 1
+        self._logits = self._live.step(tokens, active.to(self._device, non_blocking=True), max(self._fed))
+        for row in going:
+            self._fed[row] += 1
+
+    def _look(self, tokens: Sequence[int], logprobs: Sequence[float]) -> None:
+        if not all(map(math.isfinite, logprobs)):
             raise UserError(
                 "the model gives log-probs that are not finite numbers: its weights are damaged, or training diverged; "
                 "go back to an earlier checkpoint, and lower rl.optim.lr if it was training"
             )
-        for watcher, token, logprob in zip(live.watchers, tokens.tolist(), picked, strict=True):
-            watcher.add(token, logprob)
-        going = [k for k, watcher in enumerate(live.watchers) if watcher.stop is None]
-        if not going:
-            break
-        if len(going) <= _COMPACT_AT * len(live.watchers):
-            rows = torch.tensor(going, device=device)
-            keep_rows(cache, rows)
-            live, tokens = live.keep(rows), tokens[rows]
-        logits = forward_cached(
-            policy.model, cache, tokens[:, None], live.mask[:, : width + step + 1], live.next_positions()
-        )
-    return [watcher.generation() for watcher in watchers]
+        for row in self._going:
+            request = self._rows[row]
+            watcher = self._watchers[request]
+            watcher.add(tokens[row], logprobs[row])
+            if watcher.stop is not None:
+                prompt = self._prompts[request]
+                self._live.ended(row, [*prompt, *watcher.generation().ids][: self._fed[row]], len(prompt))
 
+    def _make_room(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Once enough rows have ended and nobody waits for their place, they leave; the tokens of those that stay."""
+        going = self._going
+        if self._waiting or not going or len(going) > LEAVE_AT * len(self._rows):
+            return tokens
+        rows = torch.tensor(going, device=self._device)
+        self._live.keep(rows)
+        self._rows, self._fed = [self._rows[row] for row in going], [self._fed[row] for row in going]
+        self._logits = self._logits[rows]
+        self._lay_out()
+        return tokens[rows]
 
-@dataclass
-class _LiveRows:
-    """What belongs to the rows still in the batch, row by row."""
-
-    watchers: list[StopWatcher]
-    sampling: list[SamplingParams]
-    mask: torch.Tensor
-    noise: torch.Tensor
-    scale: torch.Tensor
-    greedy: torch.Tensor
-    positions: torch.Tensor
-
-    @classmethod
-    def of(
-        cls,
-        watchers: Sequence[StopWatcher],
-        sampling: Sequence[SamplingParams],
-        mask: torch.Tensor,
-        positions: torch.Tensor,
-        steps: int,
-    ) -> _LiveRows:
-        return cls(
-            list(watchers),
-            list(sampling),
-            mask,
-            torch.from_numpy(_uniforms(sampling, steps)).to(mask.device),
-            torch.tensor([s.temperature or 1.0 for s in sampling], device=mask.device)[:, None],
-            torch.tensor([s.temperature == 0 for s in sampling], device=mask.device),
-            positions,
-        )
-
-    def keep(self, rows: torch.Tensor) -> _LiveRows:
-        kept = rows.tolist()
-        tensors = (self.mask, self.noise, self.scale, self.greedy, self.positions)
-        return _LiveRows(
-            [self.watchers[k] for k in kept], [self.sampling[k] for k in kept], *(t[rows] for t in tensors)
-        )
-
-    def next_positions(self) -> torch.Tensor:
-        """One further, `[rows, 1]`. Rows that have ended are fed along but stay: they must not leave the window."""
-        going = [[int(watcher.stop is None)] for watcher in self.watchers]
-        self.positions = self.positions + torch.tensor(going, device=self.positions.device)
-        return self.positions
-
-
-def _uniforms(sampling: Sequence[SamplingParams], steps: int) -> np.ndarray:
-    """`[rows, steps]` numbers in [0, 1): one counter-based stream per row."""
-    return np.stack([np.random.Generator(np.random.Philox(s.seed)).random(steps) for s in sampling])
-
-
-def _sample(logprobs: torch.Tensor, uniform: torch.Tensor, sampling: Sequence[SamplingParams]) -> torch.Tensor:
-    """The token at which the cumulative probability passes `uniform` `[rows]`, in float64."""
-    probs = logprobs.double().exp()
-    if any(s.top_k > 0 or s.top_p < 1 for s in sampling):
-        probs = _filtered(probs, sampling)
-    cumulative = probs.cumsum(-1)
-    threshold = uniform[:, None] * cumulative[:, -1:]
-    # The first position whose cumulative sum exceeds the threshold always has probability above 0.
-    return (cumulative <= threshold).sum(-1).clamp(max=probs.shape[-1] - 1)
-
-
-def _filtered(probs: torch.Tensor, sampling: Sequence[SamplingParams]) -> torch.Tensor:
-    """Zero what top-k and top-p exclude; the most likely token always stays."""
-    ordered, order = probs.sort(dim=-1, descending=True, stable=True)
-    ranks = torch.arange(probs.shape[-1], device=probs.device)[None]
-    top_k = torch.tensor([s.top_k or probs.shape[-1] for s in sampling], device=probs.device)[:, None]
-    top_p = torch.tensor([s.top_p for s in sampling], device=probs.device)[:, None]
-    before = ordered.cumsum(-1) - ordered
-    keep = (ranks < top_k) & ((before < top_p) | (ranks == 0))
-    return torch.zeros_like(probs).scatter(1, order, ordered * keep)
-
-
-class StopWatcher:
-    """Collects one generation and says when it ends: end of sequence, stop string, or length."""
-
-    def __init__(self, codec: Codec, sampling: SamplingParams) -> None:
-        self._codec = codec
-        self._sampling = sampling
-        self._last_chars = {stop[-1] for stop in sampling.stop}
-        self._reach = max((len(stop) for stop in sampling.stop), default=0) + 1
-        self._ids: list[int] = []
-        self._logprobs: list[float] = []
-        self.stop: GenerationStop | None = None
-
-    def add(self, token: int, logprob: float) -> None:
-        """One more sampled token; ignored once the generation has ended."""
-        if self.stop is not None:
+    def _refill(self) -> None:
+        """Waiting prompts take the place of rows that have ended, many at a time, since they are forwarded together."""
+        going = self._going
+        if not self._waiting or (going and not self._live.takes_more):
             return
-        self._ids.append(token)
-        self._logprobs.append(logprob)
-        if token in self._codec.eos_ids:
-            self.stop = GenerationStop.EOS
-        elif self._ends_stop_string(token):
-            self.stop = GenerationStop.STOP_STRING
-        elif len(self._ids) >= self._sampling.max_new_tokens:
-            self.stop = GenerationStop.LENGTH
+        if going and len(going) > LEAVE_AT * self._capacity:
+            return
+        free = [row for row in range(self._capacity) if row not in set(going)]
+        entering = [self._waiting.popleft() for _ in free[: len(self._waiting)]]
+        rows = free[: len(entering)]
+        logits = self._live.begin(rows, [self._prompts[request] for request in entering])
+        size = max(len(self._rows) if going else 0, max(rows) + 1)
+        grown = logits.new_zeros(size, logits.shape[-1])
+        if going:
+            grown[: len(self._rows)] = self._logits
+        grown[torch.tensor(rows, device=logits.device)] = logits
+        self._logits = grown
+        self._rows = (self._rows + [0] * size)[:size]
+        self._fed = (self._fed + [0] * size)[:size]
+        for row, request in zip(rows, entering, strict=True):
+            self._rows[row], self._fed[row] = request, len(self._prompts[request])
+        self._lay_out()
 
-    def generation(self) -> Generation:
-        return Generation(tuple(self._ids), tuple(self._logprobs), self.stop or GenerationStop.LENGTH)
-
-    def _ends_stop_string(self, token: int) -> bool:
-        """A stop string may straddle tokens: its last character must be in this one, its first at most `reach` back.
-
-        Every token but one inside a character adds a character at least, so the last `4 * reach` tokens hold it.
-        """
-        piece = self._codec.piece(token)
-        if "\ufffd" not in piece and not self._last_chars.intersection(piece):
-            return False
-        tail = self._codec.decode(self._ids[-4 * self._reach :])
-        if not any(stop in tail for stop in self._sampling.stop):
-            return False
-        self._drop_beyond()
-        return True
-
-    def _drop_beyond(self) -> None:
-        """Cut tokens that begin after the first stop string; the one that straddles its end stays whole."""
-        decoded = self._codec.decode_spans(self._ids)
-        ends = [decoded.text.find(s) + len(s) for s in self._sampling.stop if s in decoded.text]
-        if ends:
-            kept = decoded.tokens_of(0, min(ends))
-            length = kept[1] if kept else len(self._ids)
-            del self._ids[length:], self._logprobs[length:]
+    def _lay_out(self) -> None:
+        """What belongs to the rows, on the device."""
+        sampling = [self._sampling[request] for request in self._rows]
+        count = [len(self._watchers[request].generation().ids) for request in self._rows]
+        last = self._noise.shape[1] - 1
+        self._row_noise = self._noise[torch.tensor(self._rows)].to(self._device)
+        self._count = torch.tensor([[min(n, last)] for n in count], device=self._device)
+        self._scale = torch.tensor([one.temperature or 1.0 for one in sampling], device=self._device)[:, None]
+        self._greedy = torch.tensor([one.temperature == 0 for one in sampling], device=self._device)

@@ -1,4 +1,4 @@
-"""Log-probs of given continuations: the naive reference, and the batched scorer that training uses."""
+"""Log-probs of given continuations: the naive reference, and the shared-prefix scorer that training uses."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from mempo.engine.model import Policy, logits_at
-from mempo.engine.padding import micro_batches, right_padded
+from mempo.engine.model import Policy
+from mempo.engine.plan import Target
+from mempo.engine.shared_prefix import SharedForward
 from mempo.interfaces import ScoreRequest
+
+HEAD_ROWS = 2048
+"""Rows of logits that are held at once."""
 
 
 def wanted(request: ScoreRequest) -> Sequence[int]:
@@ -32,37 +36,29 @@ def score_naive(policy: Policy, requests: Sequence[ScoreRequest], temperature: f
 
 
 class LocalScorer:
-    """A `Scorer` over the policy in this process: rows sorted by length, micro-batches by token budget, logits made at
-    the wanted positions only. Equal requests are computed once."""
+    """A `Scorer` over the policy in this process.
 
-    def __init__(self, policy: Policy, budget_tokens: int = 16_384) -> None:
-        self._policy = policy
-        self._budget_tokens = budget_tokens
+    Requests may share prefixes of any kind; they are found by their ids, and each is forwarded once (`SharedForward`).
+    Head rows are made for the wanted positions alone, in chunks. Equal within 1e-4 to `score_naive` in float32.
+    """
+
+    def __init__(self, policy: Policy, budget_tokens: int = 16_384, forward: SharedForward | None = None) -> None:
+        self.forward = forward or SharedForward(policy, budget_tokens)
 
     @torch.no_grad()
     def score(self, requests: Sequence[ScoreRequest], temperature: float = 1.0) -> list[np.ndarray]:
-        unique = list(dict.fromkeys(requests))
-        lengths = [len(r.prefix_ids) + len(r.continuation_ids) for r in unique]
-        results: dict[ScoreRequest, np.ndarray] = {}
-        for batch in micro_batches(lengths, self._budget_tokens):
-            self._score_batch([unique[i] for i in batch], temperature, results)
-        return [results[request] for request in requests]
-
-    def _score_batch(
-        self, batch: list[ScoreRequest], temperature: float, results: dict[ScoreRequest, np.ndarray]
-    ) -> None:
-        device = self._policy.device
-        ids = right_padded([r.prefix_ids + r.continuation_ids for r in batch], device)
-        picks = [(row, len(r.prefix_ids) + k - 1) for row, r in enumerate(batch) for k in wanted(r)]
-        targets = [r.continuation_ids[k] for r in batch for k in wanted(r)]
-        values = np.zeros(0)
-        if picks:
-            rows, positions = torch.tensor(picks, device=device).unbind(1)
-            logprobs = torch.log_softmax(logits_at(self._policy, ids, rows, positions) / temperature, dim=-1)
-            target_ids = torch.tensor(targets, device=device)
-            values = logprobs.gather(1, target_ids[:, None])[:, 0].double().cpu().numpy()
-        position = 0
-        for request in batch:
-            count = len(wanted(request))
-            results[request] = values[position : position + count]
-            position += count
+        sequences, next_ids = [], []
+        for request in requests:
+            base = len(request.prefix_ids)
+            targets = [Target(base + k - 1, len(next_ids) + n) for n, k in enumerate(wanted(request))]
+            next_ids += [request.continuation_ids[k] for k in wanted(request)]
+            sequences.append((request.prefix_ids + request.continuation_ids, targets))
+        values = np.zeros(len(next_ids))
+        for slots, states in self.forward.run(sequences):
+            for at in range(0, len(slots), HEAD_ROWS):
+                some = slots[at : at + HEAD_ROWS]
+                chosen = torch.tensor([next_ids[slot] for slot in some], device=states.device)[:, None]
+                logits = self.forward.logits(states[at : at + HEAD_ROWS]) / temperature
+                values[some] = (logits.gather(1, chosen)[:, 0] - logits.logsumexp(-1)).double().cpu().numpy()
+        ends = np.cumsum([len(wanted(request)) for request in requests]) if requests else []
+        return [values[end - len(wanted(request)) : end] for request, end in zip(requests, ends, strict=True)]

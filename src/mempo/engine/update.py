@@ -1,16 +1,23 @@
-"""One optimizer step over training rows: micro-batches by token budget, the result independent of how they are cut."""
+"""One optimizer step over training rows: micro-batches by token budget, the result independent of how they are cut.
+
+Nothing in the loop over micro-batches waits for the device: measures add up there and are read once a step.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
 
-from mempo.engine.model import Policy, logits_at
+from mempo.engine.checkpointing import checkpointed
+from mempo.engine.memory import memory_explained
+from mempo.engine.model import Policy
 from mempo.engine.optimizer import OptimSettings, make_optimizer
-from mempo.engine.padding import micro_batches, right_padded
+from mempo.engine.padding import micro_batches
+from mempo.engine.token_batch import TokenBatch, fed_tokens, on_device
 from mempo.loss import LossSettings, policy_loss, token_weights
 from mempo.trajectory import Row
 
@@ -22,42 +29,6 @@ class TrainRow:
     row: Row
     advantages: Sequence[float]
     logp_old: Sequence[float]
-
-
-@dataclass
-class TokenBatch:
-    """The generated tokens of some rows, flattened to `[picked]`, and where their logits are."""
-
-    input_ids: torch.Tensor
-    rows: torch.Tensor
-    positions: torch.Tensor
-    targets: torch.Tensor
-    temperature: torch.Tensor
-
-    @classmethod
-    def of(cls, rows: Sequence[Row], device: torch.device) -> TokenBatch:
-        """The token at position p is predicted from position p - 1; segments never start at 0."""
-        picks = [
-            (k, p - 1, row.ids[p], row.temperature)
-            for k, row in enumerate(rows)
-            for seg in row.segments
-            for p in range(seg.start, seg.stop)
-        ]
-        where, positions, targets, temperature = zip(*picks, strict=True)
-        return cls(
-            right_padded([row.ids for row in rows], device),
-            torch.tensor(where, device=device),
-            torch.tensor(positions, device=device),
-            torch.tensor(targets, device=device),
-            torch.tensor(temperature, device=device),
-        )
-
-    def logprobs(self, policy: Policy) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probs of the targets `[picked]` and of the whole vocabulary `[picked, vocabulary]`, at the sampling
-        temperature."""
-        logits = logits_at(policy, self.input_ids, self.rows, self.positions) / self.temperature[:, None]
-        logprobs = torch.log_softmax(logits, dim=-1)
-        return logprobs.gather(1, self.targets[:, None])[:, 0], logprobs
 
 
 class Updater:
@@ -76,63 +47,111 @@ class Updater:
         self._optim = optim
         self._loss = loss or LossSettings()
         self._reference = reference
+        self._at_work: tuple[int, int] | None = None  # rows and tokens of the micro-batch
 
     def rl_step(self, rows: Sequence[TrainRow], lr: float) -> dict[str, float]:
         """One clipped policy-gradient step over `rows` together.
 
         Without a generated token there is nothing to do: no step, and the metrics say so.
+
+        Raises:
+            UserError: out of memory; it names the settings that help.
         """
         tokens = [r.row.generated_tokens for r in rows]
         if not sum(tokens):
             return {"update/skipped": 1.0}
         weights = token_weights(tokens, [r.row.trajectory for r in rows], self._loss.aggregate)
-        totals: dict[str, float] = {}
-        self.optimizer.zero_grad(set_to_none=True)
-        for part in self._parts([r.row for r in rows]):
-            batch = TokenBatch.of([rows[i].row for i in part], self.policy.device)
-            logp_new, every = batch.logprobs(self.policy)
-            with torch.no_grad():
-                entropy = torch.special.entr(every.exp()).sum(-1)  # 0 where the probability is
-            logp_ref = None
-            if self._reference is not None:
-                with torch.no_grad():
-                    logp_ref, _ = batch.logprobs(self._reference)
-            loss, stats = policy_loss(
-                logp_new,
-                self._inside(rows, part, "logp_old"),
-                self._inside(rows, part, "advantages"),
-                torch.ones_like(logp_new),
-                self._tensor([w for i in part for w in [weights[i]] * tokens[i]]),
-                self._loss,
-                logp_ref,
-                entropy,
-            )
-            loss.backward()
-            for name, value in {**stats, "loss": loss.detach()}.items():
-                totals[name] = totals.get(name, 0.0) + float(value)
-        return {**{f"update/{name}": value for name, value in totals.items()}, **self._apply(lr)}
+        totals: dict[str, torch.Tensor] = {}
+        parts = self._parts([r.row for r in rows])
+        with self._step("rl"):
+            for part in parts:
+                batch = self._batch([rows[i].row for i in part])
+                with self._precision():
+                    logp_new, entropy = batch.logprobs(self.policy, with_entropy=True)
+                    logp_ref = None
+                    if self._reference is not None:
+                        with torch.no_grad():
+                            logp_ref, _ = batch.logprobs(self._reference)
+                loss, stats = policy_loss(
+                    logp_new,
+                    self._inside(rows, part, "logp_old"),
+                    self._inside(rows, part, "advantages"),
+                    torch.ones_like(logp_new),
+                    self._tensor([w for i in part for w in [weights[i]] * tokens[i]]),
+                    self._loss,
+                    logp_ref,
+                    entropy,
+                )
+                loss.backward()
+                for name, value in {**stats, "loss": loss.detach()}.items():
+                    totals[name] = totals[name] + value if name in totals else value
+            applied = self._apply(lr)
+        padding = padding_share([r.row for r in rows], parts)
+        return {**_read(totals, "update/"), "update/padding_share": padding, **applied}
 
     def sft_step(self, rows: Sequence[Row], lr: float) -> dict[str, float]:
         """One step of maximum likelihood on the generated tokens of `rows`, every token counting the same.
 
         Without a generated token there is nothing to do: no step, and the metrics say so.
+
+        Raises:
+            UserError: out of memory; it names the settings that help.
         """
         total = sum(row.generated_tokens for row in rows)
         if not total:
             return {"tokens": 0.0, "update/skipped": 1.0}
-        loss_sum = 0.0
+        sums: dict[str, torch.Tensor] = {}
+        parts = self._parts(rows)
+        with self._step("sft"):
+            for part in parts:
+                batch = self._batch([rows[i] for i in part])
+                with self._precision():
+                    logp, _ = batch.logprobs(self.policy)
+                loss = -logp.sum() / total
+                loss.backward()
+                sums["loss"] = sums["loss"] + loss.detach() if sums else loss.detach()
+            applied = self._apply(lr)
+        return {**_read(sums), "tokens": float(total), "update/padding_share": padding_share(rows, parts), **applied}
+
+    @contextmanager
+    def _step(self, stage: str) -> Iterator[None]:
+        """Fresh gradients, gradient checkpointing where it is on, and a word when memory runs out."""
         self.optimizer.zero_grad(set_to_none=True)
-        for part in self._parts(rows):
-            logp, _ = TokenBatch.of([rows[i] for i in part], self.policy.device).logprobs(self.policy)
-            loss = -logp.sum() / total
-            loss.backward()
-            loss_sum += float(loss.detach())
-        return {"loss": loss_sum, "tokens": float(total), **self._apply(lr)}
+        again = checkpointed(self.policy.model) if self.policy.checkpointing else nullcontext()
+        with memory_explained(lambda: self._what_helps(stage)), again:
+            yield
+
+    def _precision(self) -> AbstractContextManager:
+        """Of forward passes; the backward pass follows them by itself."""
+        if self.policy.autocast is None:
+            return nullcontext()
+        return torch.autocast(self.policy.device.type, self.policy.autocast)
+
+    def _batch(self, rows: Sequence[Row]) -> TokenBatch:
+        batch = TokenBatch.of(rows, self.policy.device)
+        self._at_work = (batch.input_ids.shape[0], batch.input_ids.shape[1])
+        return batch
+
+    def _what_helps(self, stage: str) -> str:
+        where, settings = "the optimizer's step", []
+        if self._at_work is not None:
+            rows, tokens = self._at_work
+            where = f"a micro-batch of {rows} row{'s' * (rows > 1)} of up to {tokens} tokens"
+            if rows > 1:
+                settings.append(f"lower {stage}.optim.micro_batch_tokens (now {self._optim.micro_batch_tokens})")
+            if not self.policy.checkpointing:
+                settings.append("set model.gradient_checkpointing=true")
+            if self.policy.autocast is None and self.policy.model.dtype == torch.float32:
+                settings.append("set model.autocast=bfloat16")
+        if self.policy.adapter is None:
+            settings.append("train adapters only (model.lora.rank=16)")
+        settings.append("take a smaller model, or shorter rows (limits.max_context_tokens)")
+        return f"out of memory in the update of {stage}, at {where}; {', or '.join(settings)}"
 
     def _parts(self, rows: Sequence[Row]) -> list[list[int]]:
         """Indices of rows with something to train, in micro-batches."""
         useful = [i for i, row in enumerate(rows) if row.generated_tokens]
-        parts = micro_batches([len(rows[i].ids) for i in useful], self._optim.micro_batch_tokens)
+        parts = micro_batches([fed_tokens(rows[i]) for i in useful], self._optim.micro_batch_tokens)
         return [[useful[k] for k in part] for part in parts]
 
     def _inside(self, rows: Sequence[TrainRow], part: Sequence[int], name: str) -> torch.Tensor:
@@ -140,10 +159,11 @@ class Updater:
         return self._tensor([v for segment in values for v in segment])
 
     def _tensor(self, values: Sequence[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=self.policy.device)
+        return on_device(torch.tensor(values, dtype=torch.float32), self.policy.device)
 
     def _apply(self, lr: float) -> dict[str, float]:
         """Clip and step; a gradient that is not finite is thrown away and counted, and the weights stay as they are."""
+        self._at_work = None
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, self._optim.max_grad_norm))
         finite = math.isfinite(norm)
@@ -151,5 +171,19 @@ class Updater:
             for group in self.optimizer.param_groups:
                 group["lr"] = lr * group.get("lr_scale", 1.0)
             self.optimizer.step()
+            self.policy.version += 1
         self.optimizer.zero_grad(set_to_none=True)
         return {"update/grad_norm": norm, "update/lr": lr, "update/skipped": float(not finite)}
+
+
+def padding_share(rows: Sequence[Row], parts: Sequence[Sequence[int]]) -> float:
+    """The share of the tokens going through the model that is padding."""
+    real = sum(fed_tokens(rows[i]) for part in parts for i in part)
+    fed = sum(len(part) * max(fed_tokens(rows[i]) for i in part) for part in parts)
+    return 1 - real / fed
+
+
+def _read(totals: Mapping[str, torch.Tensor], prefix: str = "") -> dict[str, float]:
+    """Scalars of the device, in one read."""
+    values = torch.stack([value.float() for value in totals.values()]).tolist()
+    return {f"{prefix}{name}": value for name, value in zip(totals, values, strict=True)}

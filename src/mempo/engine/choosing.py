@@ -1,0 +1,41 @@
+"""From log-probs to tokens: noise of the request's own, top-k and top-p.
+
+Token k of a generation uses the k-th number of its request's counter-based stream, so a sample does not depend on its
+neighbours, nor on when it was made (beyond the last bits of floating-point sums).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from mempo.interfaces import SamplingParams
+
+
+def uniforms(sampling: Sequence[SamplingParams], steps: int) -> np.ndarray:
+    """`[rows, steps]` numbers in [0, 1): one counter-based stream per row."""
+    return np.stack([np.random.Generator(np.random.Philox(s.seed)).random(steps) for s in sampling])
+
+
+def sample(logprobs: torch.Tensor, uniform: torch.Tensor, sampling: Sequence[SamplingParams]) -> torch.Tensor:
+    """The token at which the cumulative probability passes `uniform` `[rows]`, in float64."""
+    probs = logprobs.double().exp()
+    if any(s.top_k > 0 or s.top_p < 1 for s in sampling):
+        probs = _filtered(probs, sampling)
+    cumulative = probs.cumsum(-1)
+    threshold = uniform[:, None] * cumulative[:, -1:]
+    # The first position whose cumulative sum exceeds the threshold always has probability above 0.
+    return (cumulative <= threshold).sum(-1).clamp(max=probs.shape[-1] - 1)
+
+
+def _filtered(probs: torch.Tensor, sampling: Sequence[SamplingParams]) -> torch.Tensor:
+    """Zero what top-k and top-p exclude; the most likely token always stays."""
+    ordered, order = probs.sort(dim=-1, descending=True, stable=True)
+    ranks = torch.arange(probs.shape[-1], device=probs.device)[None]
+    top_k = torch.tensor([s.top_k or probs.shape[-1] for s in sampling], device=probs.device)[:, None]
+    top_p = torch.tensor([s.top_p for s in sampling], device=probs.device)[:, None]
+    before = ordered.cumsum(-1) - ordered
+    keep = (ranks < top_k) & ((before < top_p) | (ranks == 0))
+    return torch.zeros_like(probs).scatter(1, order, ordered * keep)

@@ -1,0 +1,199 @@
+"""Low-rank adapters through peft: what is trained is small, and the policy without it is the reference.
+
+The adapted model and the model without the adapter are two trees of modules over the same weights: there is no second
+copy, nothing to switch on and off, and each can be used at any time.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from mempo.engine.lora_settings import LoraSettings
+from mempo.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from mempo.engine.model import Policy
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_NAME, _SUFFIX, _PREFIX = "default", ".default.weight", "base_model.model."
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """What a policy with an adapter knows about it."""
+
+    base: Policy
+    """The policy without the adapter, over the same weights; it never changes while the adapter is trained."""
+    base_path: str
+    """Where the weights of `base` lie: a hub name, an absolute path, or one that begins with `..` and is relative to
+    the folder that the adapter is saved in."""
+
+
+def require_peft() -> Any:
+    """The peft module.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        import peft
+    except ImportError as error:
+        raise UserError(f"adapters need peft ({error}); pip install 'mempo[lora]'") from error
+    return peft
+
+
+def add_lora(policy: Policy, settings: LoraSettings, seed: int, base_path: str) -> Policy:
+    """The policy with a fresh adapter, which changes nothing before it is trained; everything else is frozen.
+
+    The model given becomes the adapted one; the policy without is `adapter.base` of the result. The adapter begins with
+    numbers that depend on `seed` alone, and is in float32 whatever the weights are in.
+
+    Raises:
+        UserError: peft is missing, or `settings.targets` names layers that cannot have an adapter.
+    """
+    peft = require_peft()
+    targets = settings.targets if isinstance(settings.targets, str) else list(settings.targets)
+    if isinstance(targets, list):
+        _check_targets(policy.model, targets)
+    config = peft.LoraConfig(
+        r=settings.rank, lora_alpha=settings.alpha, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM"
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return _inject(policy, config, base_path)
+
+
+def merge_lora(policy: Policy) -> Policy:
+    """Add the adapter to the weights, in place; what is returned has none. The policy given is of no more use."""
+    adapter = _adapter_of(policy)
+    with torch.no_grad():
+        for name, weight in _merged(policy):
+            adapter.base.model.get_parameter(name).copy_(weight)
+    for parameter in adapter.base.model.parameters():
+        parameter.requires_grad_(True)
+    return adapter.base
+
+
+def merged_weights(policy: Policy) -> dict[str, torch.Tensor]:
+    """The state of a model without adapters that computes what the adapted one does, up to rounding."""
+    return {**_adapter_of(policy).base.model.state_dict(), **dict(_merged(policy))}
+
+
+def save_adapter(policy: Policy, folder: Path) -> None:
+    """Write the adapter in peft's own format, with the configuration of its model."""
+    model: Any = policy.model
+    adapter = _adapter_of(policy)
+    config = copy.copy(model.peft_config[_NAME])
+    config.base_model_name_or_path, config.inference_mode = adapter.base_path, True
+    config.save_pretrained(str(folder))
+    adapter.base.model.config.save_pretrained(folder)
+    if adapter.base.model.generation_config is not None:
+        adapter.base.model.generation_config.save_pretrained(folder)
+    tensors = {_file_key(name): parameter.detach().contiguous() for name, parameter in _adapter_parameters(model)}
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def is_adapter_folder(path: str) -> bool:
+    return (Path(path) / CONFIG).is_file()
+
+
+def load_adapter(load_base: Callable[[str], Policy], folder: Path) -> Policy:
+    """Undo `save_adapter`; `load_base` loads the policy that the adapter belongs to.
+
+    Raises:
+        UserError: peft is missing, the base is not there, or the adapter is not whole or not of this model.
+    """
+    peft = require_peft()
+    try:
+        config = peft.LoraConfig.from_pretrained(str(folder))
+        found = load_file(folder / WEIGHTS)
+    except (OSError, ValueError, TypeError, SafetensorError) as error:
+        raise UserError(f"the adapter in {folder} cannot be loaded: {str(error).splitlines()[0]}") from error
+    config.inference_mode = False
+    name = str(config.base_model_name_or_path)
+    policy = _inject(load_base(str(folder / name) if name.startswith("..") else name), config, name)
+    expected = {_file_key(key): parameter for key, parameter in _adapter_parameters(policy.model)}
+    shapes = [{key: tuple(t.shape) for key, t in tensors.items()} for tensors in (expected, found)]
+    if shapes[0] != shapes[1]:
+        differing = sorted(key for key in expected | found if shapes[0].get(key) != shapes[1].get(key))
+        raise UserError(f"the adapter in {folder} does not fit the model {name}: {differing[0]} differs")
+    with torch.no_grad():
+        for key, parameter in expected.items():
+            parameter.copy_(found[key])
+    return policy
+
+
+def _inject(policy: Policy, config: Any, base_path: str) -> Policy:
+    from mempo.engine.model import Policy
+
+    plain: Any = _twin(policy.model)
+    model: Any = policy.model
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*fan_in_fan_out")  # it looks for itself, and says so
+            require_peft().inject_adapter_in_model(config, model, _NAME)
+    except ValueError as error:
+        raise UserError(f"the adapter does not fit the model: {str(error).splitlines()[0]}") from error
+    for _, parameter in _adapter_parameters(model):
+        parameter.data = parameter.data.float()
+    model.eval()
+    base = Policy(plain, policy.codec, policy.plain_head, 0, policy.autocast, policy.checkpointing)
+    adapter = Adapter(base, base_path)
+    return Policy(model, policy.codec, policy.plain_head, 0, policy.autocast, policy.checkpointing, adapter)
+
+
+def _check_targets(model: PreTrainedModel, targets: list[str]) -> None:
+    """Every name must be that of layers inside the model; peft would leave out those that it does not find."""
+    embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
+    linear = {
+        name.split(".")[-1]
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear | Conv1D) and module not in embeddings
+    }
+    if unknown := [name for name in targets if name.split(".")[-1] not in linear]:
+        raise UserError(
+            f"model.lora.targets names {unknown[0]!r}, which is no linear layer inside the model"
+            f"{nearest(unknown[0], sorted(linear))}; there are {', '.join(sorted(linear))}"
+        )
+
+
+def _twin(model: PreTrainedModel) -> PreTrainedModel:
+    """Another tree of modules over the same tensors."""
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, shared)
+
+
+def _adapter_of(policy: Policy) -> Adapter:
+    if policy.adapter is None:
+        raise ValueError("the policy has no adapter")
+    return policy.adapter
+
+
+def _adapter_parameters(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    return ((name, p) for name, p in model.named_parameters() if ".lora_" in name)
+
+
+def _file_key(name: str) -> str:
+    """peft's files leave the adapter's own name out, and name the model twice."""
+    return _PREFIX + name.replace(_SUFFIX, ".weight")
+
+
+def _merged(policy: Policy) -> Iterator[tuple[str, torch.Tensor]]:
+    """The names, in a model without adapters, and the sums of the weights that have one."""
+    for name, module in policy.model.named_modules():
+        layer: Any = module
+        if hasattr(layer, "base_layer") and hasattr(layer, "get_delta_weight"):
+            weight = layer.base_layer.weight.detach()
+            delta = layer.get_delta_weight(_NAME).detach()
+            yield f"{name}.weight", (weight.float() + delta.float()).to(weight.dtype)

@@ -1,0 +1,164 @@
+"""Forwarding sequences that share prefixes: by plan (`plan.py`), from kept keys and values (`radix.py`), in batches."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import torch
+
+from mempo.engine.compat import Behind, CacheShape, cache_shape, keeps_everything, new_cache, states_cached
+from mempo.engine.model import Policy, backbone_hidden
+from mempo.engine.padding import right_padded
+from mempo.engine.plan import PlannedRow, Target, batches, masked_cost, plan_rows
+from mempo.engine.radix import Ids, RadixCache, as_ids
+
+KEPT_BYTES = 1 << 30
+
+
+@dataclass
+class Work:
+    """What has been forwarded so far. `padded_tokens`: the same, padding included; `head_rows`: rows of logits made."""
+
+    forwards: int = 0
+    tokens: int = 0
+    padded_tokens: int = 0
+    head_rows: int = 0
+
+
+class SharedForward:
+    """The forward passes of one policy without gradient, each shared prefix once.
+
+    Keys and values stay from call to call until the weights change, within `kept_bytes`: a scorer and a sampler that
+    hold the same `SharedForward` use what the other has left.
+    """
+
+    def __init__(self, policy: Policy, budget_tokens: int = 16_384, kept_bytes: int = KEPT_BYTES) -> None:
+        self.policy = policy
+        self.budget_tokens = budget_tokens
+        self.kept = RadixCache(kept_bytes)
+        self.work = Work()
+        self._can_keep: bool | None = None
+        self.shape: CacheShape | None = None
+
+    @property
+    def can_keep(self) -> bool:
+        """Whether this model answers the same from kept keys and values; where not, says so once."""
+        if self._can_keep is None:
+            if keeps_everything(self.policy.model):
+                self.shape = cache_shape(self.policy.model)
+            self._can_keep = self.shape is not None and self._keeping_is_exact()
+            if not self._can_keep:
+                name = type(self.policy.model).__name__
+                warnings.warn(
+                    f"{name} has sliding windows or a cache that cannot be cut: shared prefixes are forwarded anew "
+                    "each time, which is slower and equally exact",
+                    stacklevel=2,
+                )
+        return self._can_keep
+
+    def renew(self) -> None:
+        """Forget what earlier weights computed."""
+        self.kept.renew(getattr(self.policy, "version", 0))
+
+    @torch.no_grad()
+    def run(
+        self, sequences: Sequence[tuple[Sequence[int], Sequence[Target]]], keep: bool = False
+    ) -> Iterator[tuple[list[int], torch.Tensor]]:
+        """Hidden states of the targets, batch by batch: `(slots, [slots, width])`; logits where the head is no matrix.
+
+        `keep`: also leave the keys and values of all sequences for later calls; the caller then calls `kept.trim`.
+        """
+        self.renew()
+        asked = [(as_ids(ids), list(targets)) for ids, targets in sequences]
+        asked = [(ids[: max(t.position for t in targets) + 1], targets) for ids, targets in asked if targets]
+        can_keep = self.can_keep
+        cost = masked_cost(self.policy.model.config.get_text_config().hidden_size)
+        if can_keep:
+            rows = plan_rows(asked, self.kept.match, cost)
+        else:
+            rows = plan_rows(asked, lambda ids: 0, lambda past, new: float("inf") if past else new)
+        if keep and can_keep:
+            for row in rows:
+                row.keep = len(row.ids)
+        for _, wave in groupby(rows, key=lambda row: row.wave):
+            for batch in batches(list(wave), self.budget_tokens):
+                yield self._forward(batch, keep)
+        self.kept.drop_fleeting()
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        """Logits `[picked, vocabulary]` in float32 of what `run` gave."""
+        self.work.head_rows += len(states)
+        head: Any = self.policy.model.get_output_embeddings()
+        return (head(states) if self.policy.plain_head else states).float()
+
+    def _forward(self, batch: Sequence[PlannedRow], keep: bool = False) -> tuple[list[int], torch.Tensor]:
+        policy, device = self.policy, self.policy.device
+        new_ids = [row.ids[row.past :].tolist() for row in batch]
+        ids = right_padded(new_ids, device)
+        self.work.forwards += 1
+        self.work.tokens += sum(map(len, new_ids))
+        self.work.padded_tokens += ids.numel()
+        kept = None
+        if not any(row.past or row.keep for row in batch) and policy.plain_head:
+            states = backbone_hidden(policy.model, ids)
+        elif not self.can_keep:
+            states = states_cached(policy.model, policy.plain_head, new_cache(policy.model), ids, None, None)
+        else:
+            kept, mask, positions = self._behind(batch, ids.shape[1])
+            states = states_cached(policy.model, policy.plain_head, kept.cache, ids, mask, positions)
+        for number, row in enumerate(batch):
+            if kept is not None and row.keep > row.past:
+                kv = kept.taken(number, row.keep - row.past)
+                self.kept.insert(row.ids[: row.keep], kv, row.past, fleeting=not keep)
+        where = [(n, t.position - row.past) for n, row in enumerate(batch) for t in row.targets]
+        rows, positions = torch.tensor(where, device=device).unbind(1)
+        return [t.slot for row in batch for t in row.targets], states[rows, positions]
+
+    def _behind(
+        self, batch: Sequence[PlannedRow], width: int
+    ) -> tuple[Behind, torch.Tensor | None, torch.Tensor | None]:
+        """The rows' kept prefixes with room for the new tokens, and the mask and positions that go with them."""
+        assert self.shape is not None  # `can_keep`
+        pasts = [row.past for row in batch]
+        deepest, device = max(pasts), self.policy.device
+        behind = Behind(self.shape, len(batch), deepest, width)
+        if deepest == 0:
+            return behind, None, None  # padding stands on the right, where no token sees it
+        for number, row in enumerate(batch):
+            self.kept.fill(behind.prefix(number, row.past), row.ids, row.past)
+        lengths = torch.tensor(pasts, device=device)[:, None]
+        positions = lengths + torch.arange(width, device=device)
+        mask = None
+        if min(pasts) < deepest:
+            columns = torch.arange(deepest + width, device=device)[None]
+            mask = (columns >= deepest - lengths).long()
+        return behind, mask, positions
+
+    @torch.no_grad()
+    def _keeping_is_exact(self) -> bool:
+        """Some models bend positions or masks in ways that no list of names foresees: try it on a few tokens."""
+        size = self.policy.model.config.get_text_config().vocab_size
+        sequences = [as_ids([(7 * i + n) % size for i in range(12 + n)]) for n in (0, 3)]
+        trial = SharedForward(self.policy)
+        trial._can_keep, trial.shape = True, self.shape
+        plain = [PlannedRow(ids, 0, 0, [Target(len(ids) - 1, 0)], keep=5 + n) for n, ids in enumerate(sequences)]
+        try:
+            whole = [trial._forward([row])[1][0] for row in plain]
+            _, behind = trial._forward([PlannedRow(row.ids, row.keep, 1, list(row.targets)) for row in plain])
+        except (RuntimeError, TypeError, ValueError, IndexError):
+            return False
+        scale = max(float(state.abs().max()) for state in whole)
+        half = behind.dtype in (torch.bfloat16, torch.float16)
+        return all(
+            torch.allclose(a.float(), b.float(), atol=(3e-2 if half else 1e-4) * scale, rtol=0)
+            for a, b in zip(whole, behind, strict=True)
+        )
+
+
+def last_target(ids: Ids | Sequence[int], slot: int) -> list[Target]:
+    """The state from which the token behind `ids` is predicted."""
+    return [Target(len(ids) - 1, slot)]
