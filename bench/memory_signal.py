@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -42,7 +43,7 @@ def probes(trajectories: list[Trajectory], baseline: str, shape: Shape, vocabula
 @torch.no_grad()
 def naive_unpadded(policy: Policy, requests: list[ScoreRequest]) -> None:
     """One context at a time, logits of the gold tokens only."""
-    head = policy.model.get_output_embeddings()
+    head: Any = policy.model.get_output_embeddings()
     for request in requests:
         ids = torch.tensor([request.prefix_ids + request.continuation_ids])
         hidden = policy.model.base_model(input_ids=ids, use_cache=False).last_hidden_state

@@ -99,12 +99,22 @@ def test_a_very_long_text_is_encoded(family: str) -> None:
     assert not codec.added_ids.intersection(ids)
 
 
-def test_a_vocabulary_whose_unknown_token_is_added_loses_unknown_words_and_no_more() -> None:
+def test_an_unknown_word_is_the_unknown_token_though_that_is_an_added_one() -> None:
     t = Tokenizer(models.WordLevel({"<unk>": 0, "<eos>": 1, "Paris": 2}, unk_token="<unk>"))
     t.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     codec = Codec(PreTrainedTokenizerFast(tokenizer_object=t, eos_token="<eos>", unk_token="<unk>"))
-    assert codec.encode_outside("a Paris b <eos>") == (2,)
+    assert codec.encode_outside("a Paris b") == (0, 2, 0)
+    assert codec.encode_mixed([("Paris ", True), ("a Paris", False)]).ids == (2, 0, 2)
+    assert 1 not in codec.encode_outside("Paris <eos>")
     assert codec.decode_spans((2, 2, 1)).text == "Paris Paris <eos>"
+
+
+def test_an_unknown_letter_does_not_break_a_text_into_pieces() -> None:
+    """Else every piece would bring a word boundary of its own, which a probe would count as gold."""
+    codec = make_codec("unigram", unk_token="<unk>")
+    pieces = [("<answer>", True), ("Å", False), (";", True), ("Yen", False), ("</answer>", True)]
+    whole = codec.tokenizer("".join(text for text, _ in pieces), add_special_tokens=False)["input_ids"]
+    assert list(codec.encode_mixed(pieces).ids) == whole
 
 
 # --- what a tokenizer may bring along ------------------------------------------------------------------------------

@@ -78,7 +78,10 @@ class Codec:
         self._trusted = Tokenizer.from_str(backend.to_str())
         self._trusted.no_truncation()
         self._trusted.no_padding()
-        self.added_ids = frozenset(backend.get_added_tokens_decoder())
+        added = backend.get_added_tokens_decoder()
+        self.added_ids = frozenset(added)
+        self._added_texts = {i: token.content for i, token in added.items()}
+        self._unknown_id: int | None = tokenizer.unk_token_id
         self._outside = _without_added_tokens(backend)
         self._anchor: tuple[int, str] | None = None
         self._pieces: dict[int, tuple[str, str]] = {}
@@ -95,7 +98,8 @@ class Codec:
         return tuple(self._trusted.encode(text, add_special_tokens=False).ids)
 
     def encode_outside(self, text: str) -> tuple[int, ...]:
-        """Ids of text from outside: no id of the added vocabulary, whatever the text says."""
+        """Ids of text from outside: no id of the added vocabulary, whatever the text says. A letter that the vocabulary
+        lacks is the unknown token, where the tokenizer has one."""
         return self._encode_outside(text).ids
 
     def encode_mixed(self, pieces: Sequence[tuple[str, bool]]) -> Encoded:
@@ -109,7 +113,8 @@ class Codec:
             position += len(text)
         encoding = self._trusted.encode(_storable(whole), add_special_tokens=False)
         unsafe = any(
-            i in self.added_ids and any(not trusted and a < end and start < b for start, end, trusted in edges)
+            self._is_added(i, whole[a:b])
+            and any(not trusted and a < end and start < b for start, end, trusted in edges)
             for i, (a, b) in zip(encoding.ids, encoding.offsets, strict=True)
         )
         if not unsafe:
@@ -130,22 +135,30 @@ class Codec:
     def _encode_outside(self, text: str) -> Encoded:
         text = _storable(text)
         encoding = self._outside.encode(text, add_special_tokens=False)
-        if not self.added_ids.intersection(encoding.ids):
+        found = zip(encoding.ids, encoding.offsets, strict=True)
+        if not any(self._is_added(i, text[start:end]) for i, (start, end) in found):
             return Encoded(tuple(encoding.ids), tuple(encoding.offsets))
         # The model itself knows the token (a word-level or unigram vocabulary that holds it): spell that piece out.
         ids: list[int] = []
         offsets: list[tuple[int, int]] = []
         for i, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-            if i not in self.added_ids:
+            if not self._is_added(i, text[start:end]):
                 ids.append(i)
                 offsets.append((start, end))
                 continue
             for k in range(start, end):
                 for j in self._outside.encode(text[k], add_special_tokens=False).ids:
-                    if j not in self.added_ids:
+                    if not self._is_added(j, text[k]):
                         ids.append(j)
                         offsets.append((k, k + 1))
         return Encoded(tuple(ids), tuple(offsets))
+
+    def _is_added(self, token_id: int, text: str) -> bool:
+        """Whether `text` came out as a token of the added vocabulary. The unknown token that stands for a letter the
+        vocabulary lacks is none, though it is listed there; spelt out in the text it is."""
+        if token_id == self._unknown_id and self._added_texts.get(token_id) not in (None, text.strip()):
+            return False
+        return token_id in self.added_ids
 
     # --- ids to text -----------------------------------------------------------------------------------------------
 

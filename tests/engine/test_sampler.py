@@ -176,6 +176,7 @@ def test_a_context_that_grows_is_not_forwarded_again(family: str) -> None:
     policy = tiny_model(family, CODEC)
     forward = SharedForward(policy)
     prompts, sampling = many(6)
+    found, before = [], 0
     for _ in range(3):
         before = forward.work.tokens
         found = generate_batch(policy, prompts, sampling, forward)

@@ -169,6 +169,7 @@ def test_one_batch_of_eight_equals_eight_of_one(aggregate: str, monkeypatch: pyt
     torch.testing.assert_close(eight, one, rtol=0, atol=1e-6)
     whole, single = stepped(ROWS, 100_000, settings), stepped(ROWS, 1, settings)
     assert whole[1].pop("update/padding_share") > single[1].pop("update/padding_share") == 0
+    assert whole[1].pop("update/prefix_share") == single[1].pop("update/prefix_share") == 0
     for name, value in whole[1].items():
         assert single[1][name] == pytest.approx(value, abs=1e-5), name
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mempo.rewards import Evidence, MemorySettings, NoSignal, NoteScore, note_reward, score_notes
+from mempo.rewards import Evidence, MemorySettings, NoSignal, NoteScore, ProbeSettings, note_reward, score_notes
 from mempo.rewards.note_contexts import (
     ahead_contexts,
     full_context,
@@ -217,7 +217,13 @@ def test_keys_beside_a_preset_win() -> None:
     s = MemorySettings(preset="original", pool="turn", probe={"thought": "enough"})  # type: ignore[arg-type]
     assert (s.pool, s.baseline, s.probe.thought, s.probe.separators_are_gold) == ("turn", "full", "enough", True)
     assert MemorySettings(**s.model_dump()) == s
+    assert MemorySettings(preset="original", pool="turn", probe=ProbeSettings(thought="enough")) == s
     assert s.beside_preset(("pool", "weight", "gate")) == ["pool"]
+
+
+def test_a_preset_that_is_no_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown preset"):
+        MemorySettings(preset=["original"])  # type: ignore[arg-type]
 
 
 def test_an_unknown_preset_is_refused_with_the_nearest() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -132,7 +131,7 @@ def cache_shape(model: PreTrainedModel) -> CacheShape | None:
             use_cache=True,
             **_cache_word(model, cache),
         )
-    layers: Sequence[Any] = cache.layers
+    layers: Any = cache.layers
     shapes = {tensor.shape for layer in layers for tensor in (layer.keys, layer.values)}
     if len(shapes) != 1:
         return None

@@ -105,11 +105,14 @@ class MemorySettings(Settings):
         if not isinstance(data, Mapping):
             return data
         name = data.get("preset", "recommended")
-        if name not in PRESETS:
+        if not isinstance(name, str) or name not in PRESETS:
             raise ValueError(f"unknown preset {name!r}{nearest(str(name), PRESETS)}; known: {', '.join(PRESETS)}")
         filled = {**PRESETS[name], **data}
-        if isinstance(data.get("probe"), Mapping):
-            filled["probe"] = {**PRESETS[name].get("probe", {}), **data["probe"]}
+        probe = data.get("probe")
+        if isinstance(probe, ProbeSettings):  # what it was given, and not its defaults, stands beside the preset
+            probe = probe.model_dump(include=probe.model_fields_set)
+        if isinstance(probe, Mapping):
+            filled["probe"] = {**PRESETS[name].get("probe", {}), **probe}
         return filled
 
     @model_validator(mode="after")
