@@ -10,8 +10,9 @@ import pytest
 
 from mempo.agent import Agent, Job, LimitSettings
 from mempo.context import make_context
-from mempo.demos import Demo, Expert, ExpertSettings, encode_turn, plan_of, play
+from mempo.demos import Demo, SearchExpert, encode_turn, plan_of, play
 from mempo.errors import UserError
+from mempo.expert import ExpertSettings
 from mempo.protocol import TurnGrammar, format_violations
 from mempo.question import Question
 from mempo.render import PromptSettings, Renderer
@@ -218,7 +219,6 @@ def test_an_expert_that_hits_the_turn_limit_does_not_answer(index: Bm25Index) ->
     assert demo.trajectory.answer is None
 
 
-def test_a_question_without_a_plan_says_what_to_do(index: Bm25Index) -> None:
-    agent = make_agent(index, "memory", WITH_NOTES)
+def test_a_question_without_a_plan_says_what_to_do() -> None:
     with pytest.raises(UserError, match=r"question q has no search plan.*sft\.steps=0"):
-        Expert(Question("q", "Who?", "x"), agent, ExpertSettings(), random.Random(0))
+        SearchExpert(Question("q", "Who?", "x"), ExpertSettings(), random.Random(0))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from examples.own_context import all_notes
 from examples.own_credit import leave_one_out
+from examples.own_environment import GuessWorld
 from examples.own_reward import PRICE, score
 from examples.own_tool import MoonTool
 from examples.own_world import LETTERS, GreekWorld
@@ -17,10 +18,11 @@ from examples.own_world import LETTERS, GreekWorld
 from mempo.agent import Job
 from mempo.build import custom_credit, custom_score, load_data, make_agent, make_tools
 from mempo.config import Config, resolve
-from mempo.demos import ExpertSettings, plan_of, play
+from mempo.demos import plan_of, play
 from mempo.engine.model import save_policy
+from mempo.expert import ExpertSettings
 from mempo.imports import load_object
-from mempo.interfaces import Context, Tool, ToolErrorKind, World
+from mempo.interfaces import Context, Environment, Tool, ToolErrorKind, World
 from mempo.pipeline import train
 from mempo.question import Question
 from mempo.retrieval.corpus import Corpus
@@ -115,6 +117,22 @@ def test_the_world_has_questions_that_its_corpus_answers(tmp_path: Path) -> None
             assert any(find in hit.document.text for hit in hits)
 
 
+def test_the_environment_has_a_number_for_every_rollout(tmp_path: Path) -> None:
+    config = configured("own_environment")
+    data = load_data(config, tmp_path)
+    assert isinstance(data.world, GuessWorld)
+    assert isinstance(data.world, Environment)
+    assert not {question.gold for question in data.train} & {question.gold for question in data.test}
+    agent = make_agent(config, CODEC, make_tools(config, data.retriever), data.world)
+    assert agent.grammar.actions == ("guess", "answer")
+    question = Question("q", "?", "37", probe="37")
+    first, second = (data.world.episode(question)["guess"] for _ in range(2))
+    said = [asyncio.run(first.call(number)).notice for number in ("5", "50", "37")]
+    assert said == ["guess 1: too low", "guess 2: too high", "guess 3: right"]
+    assert asyncio.run(second.call("38")).notice == "guess 1: too high"
+    assert asyncio.run(second.call("many")).error is ToolErrorKind.BAD_CALL
+
+
 def test_the_own_questions_stand_in_the_own_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     config = resolve(OWN_DATA).config
@@ -141,6 +159,14 @@ def test_a_run_takes_reward_credit_context_and_world_of_ones_own(tmp_path: Path)
     saved = [record for step in (1, 2) for record in read_lines(folder / "rollouts" / f"step-{step}.jsonl")]
     assert all(record["question"].startswith("successor of ") for record in saved)
     assert all(record["score"] <= 1 - PRICE * record["actions"].get("search", 0) for record in saved)
+    assert (folder / "final" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_a_run_takes_an_environment_of_ones_own(tmp_path: Path) -> None:
+    folder = run(tmp_path / "run", *line_of("own_environment"), "rl.steps=1", "data.objectives=[1]")
+    (line,) = metrics(folder, "rl")
+    assert line["rollouts"] == 8
     assert (folder / "final" / "model.safetensors").is_file()
 
 

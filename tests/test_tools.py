@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -11,7 +13,7 @@ from pydantic import ValidationError
 from mempo.interfaces import Tool, ToolErrorKind, ToolResult
 from mempo.retrieval.types import Document, Hit
 from mempo.tools.access import AccessSettings, AccessTool
-from mempo.tools.retrying import RetrySettings
+from mempo.tools.retrying import BadCall, RetrySettings
 from mempo.tools.search import SearchSettings, SearchTool
 
 NO_WAIT = RetrySettings(backoff_s=0)
@@ -160,6 +162,14 @@ def test_a_long_page_is_cut() -> None:
     assert access("u", Library([page]), max_page_chars=10).passages == ("t\n" + "x" * 10,)
 
 
+def test_a_result_has_a_short_form_for_later_turns() -> None:
+    page = Document("1", "t", "x" * 1000, "u")
+    assert search("q", Library([page]), short_passage_chars=3).short == ("[1] t\nxxx",)
+    assert search("q", Library([page]), short_passage_chars=30, max_passage_chars=2).short == ("[1] t\nxx",)
+    assert access("u", Library([page]), short_page_chars=0).short == ("t\n",)
+    assert search("q", Library([])).short is None
+
+
 # --- failing servers -----------------------------------------------------------------------------------------------
 
 
@@ -197,11 +207,85 @@ def test_waits_double_up_to_their_limit(monkeypatch: pytest.MonkeyPatch) -> None
         waits.append(seconds)
 
     monkeypatch.setattr("mempo.tools.retrying.asyncio.sleep", note)
-    search("q", Library(failures=100), retry=RetrySettings(tries=5, backoff_s=0.5, max_backoff_s=1.5))
+    retry = RetrySettings(tries=5, backoff_s=0.5, max_backoff_s=1.5, jitter=0)
+    search("q", Library(failures=100), retry=retry)
     assert waits == [0.5, 1.0, 1.5, 1.5]
+    waits.clear()
+    search("q", Library(failures=100), retry=retry.model_copy(update={"jitter": 0.5}))
+    shares = [wait / full for wait, full in zip(waits, (0.5, 1.0, 2.0, 4.0), strict=True)]
+    assert all(0.5 <= share <= 1 for share in shares[:2])
+    assert len(set(shares)) == 4
 
 
-@pytest.mark.parametrize("settings", [{"tries": 0}, {"backoff_s": -1}, {"max_backoff_s": -0.1}])
+class Told(Exception):
+    """A failure that says what helps."""
+
+    def __init__(self, transient: bool, retry_after_s: float | None = None) -> None:
+        super().__init__("told")
+        self.transient = transient
+        self.retry_after_s = retry_after_s
+
+
+class Failing(Library):
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._error = error
+
+    def _try(self, what: str, top_k: int) -> None:
+        super()._try(what, top_k)
+        raise self._error
+
+
+def test_a_failure_that_another_try_cannot_mend_is_not_tried_again() -> None:
+    library = Failing(Told(transient=False))
+    result = search("q", library)
+    assert len(library.calls) == 1
+    assert result.error is ToolErrorKind.UNAVAILABLE
+    assert result.notice == "error: the tool is not available (1 try failed: Told: told)"
+
+
+def test_a_server_may_ask_for_a_longer_wait_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    async def note(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr("mempo.tools.retrying.asyncio.sleep", note)
+    for asked, waited in ((3.0, 3.0), (3600.0, 8.0), (0.01, 0.5)):
+        search("q", Failing(Told(True, asked)), retry=RetrySettings(tries=2, jitter=0))
+        assert waits.pop() == waited
+
+
+def test_a_wrong_call_is_the_policys_doing_and_not_tried_again() -> None:
+    library = Failing(BadCall("no host has this name"))
+    result = access("http://x", library)
+    assert len(library.calls) == 1
+    assert (result.notice, result.error) == ("error: no host has this name", ToolErrorKind.BAD_CALL)
+
+
+def test_so_many_calls_at_once_and_no_more() -> None:
+    lock, under_way, most = threading.Lock(), 0, 0
+
+    class Counting(Library):
+        def retrieve(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
+            nonlocal under_way, most
+            with lock:
+                under_way += 1
+                most = max(most, under_way)
+            time.sleep(0.005)
+            with lock:
+                under_way -= 1
+            return [[] for _ in queries]
+
+    async def many() -> None:
+        tool = SearchTool(Counting(), SearchSettings(max_concurrent=40))
+        await asyncio.gather(*(tool.call(str(n)) for n in range(80)))
+
+    asyncio.run(many())
+    assert 6 < most <= 40  # and not as many as the machine has cores
+
+
+@pytest.mark.parametrize("settings", [{"tries": 0}, {"backoff_s": -1}, {"max_backoff_s": -0.1}, {"jitter": 1.5}])
 def test_settings_that_cannot_work_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ValidationError):
         RetrySettings.model_validate(settings)

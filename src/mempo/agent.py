@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 
 from pydantic import Field
 
+from mempo.errors import UserError
 from mempo.interfaces import (
     CohortSampler,
     Context,
+    Environment,
     Generation,
     Sampler,
     SamplerError,
@@ -59,7 +61,10 @@ class LimitSettings(Settings):
 
 @dataclass(frozen=True)
 class Agent:
-    """An agent = context + grammar + prompt, with its tools and limits."""
+    """An agent = context + grammar + prompt, with its tools and limits.
+
+    `tools` are shared by all rollouts; an environment adds tools with a state of its own to every rollout.
+    """
 
     name: str
     context: Context
@@ -67,6 +72,7 @@ class Agent:
     renderer: Renderer
     tools: Mapping[str, Tool]
     limits: LimitSettings = field(default_factory=LimitSettings)
+    environment: Environment | None = None
 
 
 @dataclass(frozen=True)
@@ -120,6 +126,12 @@ async def rollout(agent: Agent, sampler: Sampler, job: Job, decoding: DecodingSe
         return Trajectory(job.question.id, job.rollout, question_ids, tuple(turns), stop, answer, error)
 
     limits = agent.limits
+    try:
+        tools = tools_of(agent, job.question)
+    except UserError:
+        raise
+    except Exception as error:  # an environment that does not start is infrastructure, as a tool is
+        return done(StopReason.TOOL_ERROR, error=f"the environment did not start ({_told(error)})")
     while True:
         # PENDING: what does the policy see, and how much may it write?
         index = len(turns)
@@ -161,14 +173,33 @@ async def rollout(agent: Agent, sampler: Sampler, job: Job, decoding: DecodingSe
             return done(StopReason.MALFORMED)
         if index + 1 == limits.max_turns:
             return done(StopReason.TURN_LIMIT)
-        result = await answer_action(agent, turn.parsed)
+        result = await answer_action(agent, tools, turn.parsed)
         error = result.notice if result.error == ToolErrorKind.UNAVAILABLE else None
-        observation = agent.renderer.observation(
-            result, limits.max_obs_tokens, after_eos=turn.generated_ids[-1:] == (agent.renderer.codec.eos_id,)
-        )
-        turns[-1] = dataclasses.replace(turn, observation=observation, tool_error=error)
+        after_eos = turn.generated_ids[-1:] == (agent.renderer.codec.eos_id,)
+        observation = agent.renderer.observation(result, limits.max_obs_tokens, after_eos)
+        short = agent.renderer.short_observation(result, limits.max_obs_tokens, after_eos)
+        turns[-1] = dataclasses.replace(turn, observation=observation, short_observation=short, tool_error=error)
         if sum(t.tool_error is not None for t in turns) >= limits.max_tool_errors:
             return done(StopReason.TOOL_ERROR, error=error)
+
+
+def tools_of(agent: Agent, question: Question) -> dict[str, Tool]:
+    """The tools of one rollout: those that all share, and those that the environment makes for it alone.
+
+    Raises:
+        TypeError: what the environment returned are no tools for its actions.
+    """
+    if agent.environment is None:
+        return dict(agent.tools)
+    own = dict(agent.environment.episode(question))
+    for tag, tool in own.items():
+        if tag not in agent.environment.actions or not isinstance(tool, Tool):
+            raise TypeError(f"episode() returned {tag!r}: {type(tool).__name__}, no tool for one of its actions")
+    return {**agent.tools, **own}
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def malformed_tail(turns: Sequence[Turn]) -> int:
@@ -223,24 +254,24 @@ def span_ids(
     return codec.encode_mixed([(tags[0], True), (element.inner(decoded.text), False), (tags[1], True)]).ids
 
 
-async def answer_action(agent: Agent, parsed: ParsedTurn) -> ToolResult:
+async def answer_action(agent: Agent, tools: Mapping[str, Tool], parsed: ParsedTurn) -> ToolResult:
     """The tool's result, or a sentence that says what was wrong with the turn."""
-    if parsed.action is not None and parsed.action.kind in agent.tools:
+    if parsed.action is not None and parsed.action.kind in tools:
         try:
-            call = agent.tools[parsed.action.kind].call(parsed.action.text)
+            call = tools[parsed.action.kind].call(parsed.action.text)
             result = await asyncio.wait_for(call, agent.limits.max_tool_s)
             if not isinstance(result, ToolResult):
                 raise TypeError(f"it returned a {type(result).__name__}, not a ToolResult")
             return result
         except Exception as error:  # a tool of the user's own that raises is a tool that is not available
-            notice = f"error: the tool failed ({type(error).__name__}: {' '.join(str(error).split())})"
+            notice = f"error: the tool failed ({_told(error)})"
             return ToolResult(notice=notice, error=ToolErrorKind.UNAVAILABLE)
-    return ToolResult(notice=_complaint(agent, parsed), error=ToolErrorKind.BAD_CALL)
+    return ToolResult(notice=_complaint(agent, tools, parsed), error=ToolErrorKind.BAD_CALL)
 
 
-def _complaint(agent: Agent, parsed: ParsedTurn) -> str:
+def _complaint(agent: Agent, tools: Mapping[str, Tool], parsed: ParsedTurn) -> str:
     # Tags are named without brackets: the notice must not look like a turn.
-    actions = ", ".join(action for action in agent.grammar.actions if action == "answer" or action in agent.tools)
+    actions = ", ".join(action for action in agent.grammar.actions if action == "answer" or action in tools)
     facts = {
         ParseOutcome.OK: f"there is no tool for {parsed.action.kind}" if parsed.action else "",
         ParseOutcome.NO_ACTION: "the turn had no action",

@@ -1,9 +1,13 @@
-"""What SFT learns from: the expert's episodes as rows, probe samples, and for the toy policy copying."""
+"""What SFT learns from: the expert's episodes as rows, probe samples, and for the toy policy copying.
+
+The notes of the probe check come from the same expert.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -11,11 +15,18 @@ from rich.console import Console
 from mempo.agent import Agent, Job
 from mempo.build import Data, make_agent
 from mempo.config import Config
-from mempo.demos import Demo, ExpertSettings, play
+from mempo.demos import Demo, play
+from mempo.errors import UserError
+from mempo.expert import ExpertSettings
+from mempo.interfaces import Environment, HasTexts
+from mempo.protocol import closing, opening
 from mempo.question import Question
+from mempo.rewards.outcome import score_answer
+from mempo.rewards.probe_check import CheckNotes, check_notes, note_of_gold
 from mempo.tokens import Codec
 from mempo.train.sft import RowSource, demo_rows, mixed_batches, probe_row, take
 from mempo.train.toy import toy_codec, with_warmup
+from mempo.trajectory import StopReason
 
 
 def sft_rows(config: Config, data: Data, agent: Agent, console: Console) -> RowSource:
@@ -25,13 +36,19 @@ def sft_rows(config: Config, data: Data, agent: Agent, console: Console) -> RowS
     """
     settings, codec = config.sft, agent.renderer.codec
     questions = take(data.train, 0, settings.demos, f"{config.seed} demos")
-    full = make_agent(config, codec, dict(agent.tools), context="full")
+    full = make_agent(config, codec, dict(agent.tools), agent.environment, context="full")
     rng = random.Random(f"{config.seed} full share")
     in_full = [rng.random() < settings.full_share for _ in questions]
     demos = [
         *_episodes(agent, _where(questions, in_full, False), settings.expert, config),
         *_episodes(full, _where(questions, in_full, True), settings.expert, config),
     ]
+    played, demos = len(demos), [demo for demo in demos if demo.trajectory.stop is StopReason.ANSWERED]
+    if not demos:  # those that ran into a limit show nothing worth imitating
+        raise UserError(
+            f"none of the {played} episodes of the expert came to an answer; raise limits.max_turns "
+            f"({config.limits.max_turns}) or the limits in tokens"
+        )
     probed = []
     if settings.probe_share:
         probed = demos
@@ -49,6 +66,37 @@ def sft_rows(config: Config, data: Data, agent: Agent, console: Console) -> RowS
     return with_warmup(rows_at, codec, config.toy, config.seed) if config.toy else rows_at
 
 
+def notes_to_check(config: Config, data: Data, agent: Agent) -> list[CheckNotes]:
+    """Notes for the probe check: the last note of an expert that loses nothing, or where it cannot play the questions
+    a note that states their answers."""
+    questions = take(data.train, 0, config.rl.probe_check_questions, f"{config.seed} probe check")
+    questions = list({question.id: question for question in questions}.values())
+    prompts = [agent.renderer.question(question.text) for question in questions]
+    lossless = config.sft.expert.model_copy(update={"loss": 0.0})
+    try:
+        demos = _episodes(agent, questions, lossless, config)
+    except UserError:  # no search plan
+        return check_notes(questions, prompts, [note_of_gold(question) for question in questions])
+    right = [(demo, note) for demo in demos if (note := _right_note(demo, config, agent.renderer.codec)) is not None]
+    return check_notes(
+        [demo.question for demo, _ in right],
+        [demo.trajectory.question_ids for demo, _ in right],
+        [note for _, note in right],
+    )
+
+
+def _right_note(demo: Demo, config: Config, codec: Codec) -> str | None:
+    """What the last note of an episode says, when all of the answer can be told from it."""
+    for turn, answer in reversed(list(zip(demo.trajectory.turns, demo.answers, strict=True))):
+        if turn.note_ids is None or answer is None:
+            continue
+        wanted = demo.question.probe
+        right = answer == wanted if wanted is not None else score_answer(answer, demo.question, config.reward).em == 1
+        text = codec.decode(turn.note_ids)
+        return text.removeprefix(opening("mem")).removesuffix(closing("mem")) if right else None
+    return None
+
+
 def _where(questions: Sequence[Question], flags: Sequence[bool], wanted: bool) -> list[Question]:
     return [question for question, flag in zip(questions, flags, strict=True) if flag == wanted]
 
@@ -64,8 +112,10 @@ def codec_of_toy(config: Config, data: Data) -> Codec:
     assert data.world is not None  # `config.check`: a toy has a world
     expert, gap = config.sft.expert, "\n"
     fixed = [expert.nothing, expert.unknown, expert.think_answer, expert.separator, expert.open_separator]
-    fixed += [expert.think_search.replace("{query}", gap), expert.open.replace("{queries}", gap)]
+    fixed += [re.sub(r"\{\w+\}", gap, expert.think_search), expert.open.replace("{queries}", gap)]
     fixed += [expert.lost.replace("{query}", gap), config.memory.probe.thought, "nothing was found"]
     fixed += [f"{n} " for n in range(1, config.search.top_k + 1)]
     texts = [document.text for document in data.world.documents()]
-    return toy_codec([*texts, *(question.text for question in (*data.train, *data.test))], fixed)
+    texts += data.world.texts() if isinstance(data.world, HasTexts) else ()
+    actions = data.world.actions if isinstance(data.world, Environment) else ()
+    return toy_codec([*texts, *(question.text for question in (*data.train, *data.test))], fixed, actions)

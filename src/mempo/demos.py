@@ -1,9 +1,10 @@
 """Demonstrations: a scripted expert, played as a `Sampler` through the agent loop and the real tools.
 
-The expert follows the search plan that a world puts into `Question.meta` (`queries` and `finds`, `[objectives][hops]`).
-What it knows it takes from the prompt it is given, like the policy: its last note and the tool results that the context
-still shows. So an expert without notes in a context that forgets cannot answer, and a note that dropped a fact costs
-the answer. `loss` drops newly found facts from the notes at random: demonstrations of good searching and of bad notes.
+A world may bring an expert of its own (`HasExpert`). The one here follows the search plan that a world puts into
+`Question.meta` (`queries` and `finds`, `[objectives][hops]`). What it knows it takes from the prompt it is given, like
+the policy: its last note and the tool results that the context still shows. So an expert without notes in a context
+that forgets cannot answer, and a note that dropped a fact costs the answer. `loss` drops newly found facts from the
+notes at random: demonstrations of good searching and of bad notes.
 """
 
 from __future__ import annotations
@@ -14,45 +15,14 @@ from dataclasses import dataclass
 
 from mempo.agent import Agent, DecodingSettings, Job, rollout
 from mempo.errors import UserError
-from mempo.interfaces import Generation, SamplingParams
+from mempo.expert import Expert, ExpertSettings
+from mempo.interfaces import Generation, HasExpert, SamplingParams
 from mempo.protocol import closing, opening
 from mempo.question import Question
-from mempo.settings import Settings
 from mempo.tokens import Codec
 from mempo.trajectory import GenerationStop, Trajectory
 
 Fact = tuple[int, int]  # objective, hop
-
-
-class ExpertSettings(Settings):
-    """How the expert writes. Outside these words it copies queries and findings."""
-
-    loss: float = 0.0
-    """Chance that a newly found fact is left out of the note, for good."""
-    lossless_share: float = 0.0
-    """Share of the episodes in which nothing is lost, so that a complete note is nothing new to the policy."""
-    known: str = "{query}: {found}"
-    """How a note states a fact."""
-    lost: str = ""
-    """What a note says in place of a fact that it lost, `{query}` filled in; empty: nothing, the fact is gone without a
-    trace."""
-    separator: str = "; "
-    """Between facts in a note."""
-    open_separator: str = "; "
-    """Between open queries in a note."""
-    nothing: str = "nothing"
-    """What a note says when nothing is known."""
-    open: str = "\nopen: {queries}"
-    """What follows the facts while something is open; empty leaves it out."""
-    think_search: str = "next: {query}"
-    think_answer: str = "all done"
-    joiner: str = "; "
-    """Between the answers of several objectives."""
-    unknown: str = "unknown"
-    """The answer to an objective whose fact the expert does not know."""
-    omit_unknown: bool = False
-    """Leave such objectives out of the answer, unless there is nothing else to say. Easier to learn than saying
-    `unknown` in the right places; wrong too."""
 
 
 @dataclass(frozen=True)
@@ -83,47 +53,38 @@ def plan_of(question: Question) -> Plan:
     return Plan(tuple(map(tuple, queries)), tuple(map(tuple, finds)))
 
 
-class Expert:
-    """The expert on one rollout, as a `Sampler`. It remembers where in the plan it is, and nothing that it read."""
+class SearchExpert:
+    """The expert of search plans on one rollout. It remembers where in the plan it is, and nothing that it read."""
 
-    def __init__(
-        self, question: Question, agent: Agent, settings: ExpertSettings, rng: random.Random, notes: bool = True
-    ) -> None:
+    def __init__(self, question: Question, settings: ExpertSettings, rng: random.Random, notes: bool = True) -> None:
         self._plan = plan_of(question)
-        self._codec = agent.renderer.codec
         self._settings = settings
         self._rng = rng
         self._notes = notes
         self._loss = 0.0 if rng.random() < settings.lossless_share else settings.loss
-        self._question_text = self._codec.decode(agent.renderer.question(question.text))
         self._asked: list[Fact] = []
         self._dropped: set[Fact] = set()
-        self.note_facts: list[set[Fact]] = []  # what each note written so far states, by turn
+        self._noted: set[Fact] = set()  # what the last note states
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
-        text = self._turn(self._codec.decode(prompt_ids))
-        ids = encode_turn(self._codec, text)
-        return Generation(ids, (0.0,) * len(ids), GenerationStop.STOP_STRING)
-
-    def _turn(self, prompt: str) -> list[tuple[str, str]]:
-        """The next turn as (tag, content) pairs."""
-        known = self._known(prompt[len(self._question_text) :])
+    def turn(self, seen: str) -> list[tuple[str, str]]:
+        known = self._known(seen)
         pairs: list[tuple[str, str]] = []
         if self._notes and self._asked:
-            for fact in sorted(known - self._noted()):
+            for fact in sorted(known - self._noted):
                 if self._rng.random() < self._loss:
                     self._dropped.add(fact)
-            kept = known - self._dropped
-            pairs.append(("mem", self._note(kept)))
-        else:
-            kept = known
-        self.note_facts.append(kept)
+            known -= self._dropped
+            pairs.append(("mem", self._note(known)))
+        self._noted = known
         todo = self._todo()
         if todo:
             self._asked.append(todo[0])
             query = self._query(todo[0])
             return [*pairs, ("think", self._settings.think_search.format(query=query)), ("search", query)]
-        return [*pairs, ("think", self._settings.think_answer), ("answer", self.answer(kept))]
+        return [*pairs, ("think", self._settings.think_answer), ("answer", self._answer(known))]
+
+    def allows(self) -> str:
+        return self._answer(self._noted)
 
     def _known(self, seen: str) -> set[Fact]:
         """Facts that the visible part of the past holds: the last note, and tool results, newest = last asked."""
@@ -135,9 +96,6 @@ class Expert:
             if self._plan.finds[fact[0]][fact[1]] in result:
                 known.add(fact)
         return known - self._dropped if self._notes else known
-
-    def _noted(self) -> set[Fact]:
-        return self.note_facts[-1] if self.note_facts else set()
 
     def _todo(self) -> list[Fact]:
         return [fact for fact in self._plan.facts if fact not in self._asked]
@@ -163,7 +121,7 @@ class Expert:
             text += s.open.format(queries=s.open_separator.join(self._query(fact) for fact in nexts))
         return text
 
-    def answer(self, facts: set[Fact]) -> str:
+    def _answer(self, facts: set[Fact]) -> str:
         """The answer that `facts` allow: the last hop of each objective, or `unknown`."""
         s = self._settings
         lasts = [(i, len(hops) - 1) for i, hops in enumerate(self._plan.finds)]
@@ -181,6 +139,22 @@ def encode_turn(codec: Codec, pairs: Sequence[tuple[str, str]]) -> tuple[int, ..
     return codec.encode_mixed(pieces).ids
 
 
+class Player:
+    """An expert as a `Sampler`. `allowed[t]` is what the note of turn t allows to say to the probe."""
+
+    def __init__(self, expert: Expert, agent: Agent, question: Question) -> None:
+        self._expert = expert
+        self._codec = agent.renderer.codec
+        self._question_text = self._codec.decode(agent.renderer.question(question.text))
+        self.allowed: list[str | None] = []
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
+        prompt = self._codec.decode(prompt_ids)
+        ids = encode_turn(self._codec, self._expert.turn(prompt[len(self._question_text) :]))
+        self.allowed.append(self._expert.allows())
+        return Generation(ids, (0.0,) * len(ids), GenerationStop.STOP_STRING)
+
+
 @dataclass(frozen=True)
 class Demo:
     """An episode of the expert. `answers[t]` is what the note of turn t allows to answer (None: no note)."""
@@ -195,11 +169,13 @@ async def play(agent: Agent, jobs: Sequence[Job], settings: ExpertSettings, note
     demos = []
     for job in jobs:
         rng = random.Random("\x1f".join(map(str, (*job.key, job.question.id, job.rollout))))
-        expert = Expert(job.question, agent, settings, rng, notes)
-        trajectory = await rollout(agent, expert, job, DecodingSettings())
+        world = agent.environment
+        make = world.expert if isinstance(world, HasExpert) else SearchExpert
+        player = Player(make(job.question, settings, rng, notes), agent, job.question)
+        trajectory = await rollout(agent, player, job, DecodingSettings())
         answers = tuple(
-            expert.answer(facts) if turn.note_ids is not None else None
-            for turn, facts in zip(trajectory.turns, expert.note_facts, strict=True)
+            allowed if turn.note_ids is not None else None
+            for turn, allowed in zip(trajectory.turns, player.allowed, strict=True)
         )
         demos.append(Demo(job.question, trajectory, answers))
     return demos

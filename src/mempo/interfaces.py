@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from mempo.expert import Expert, ExpertSettings
 from mempo.question import Question
 from mempo.trajectory import GenerationStop, Turn
 
@@ -36,7 +38,8 @@ class SamplingParams:
 class Generation:
     """Sampled ids, byte for byte, with their log-probs at the sampling temperature (at 1 for greedy decoding).
 
-    An end-of-sequence token that was sampled is among the ids. Tokens that begin after a stop string are not.
+    An end-of-sequence token that was sampled is among the ids. Tokens that begin after a stop string are not. Without
+    log-probs (`()`, a server that tells none) a generation can be evaluated, never trained on.
     """
 
     ids: tuple[int, ...]
@@ -44,7 +47,7 @@ class Generation:
     stop: GenerationStop
 
     def __post_init__(self) -> None:
-        if len(self.ids) != len(self.logprobs):
+        if self.logprobs and len(self.ids) != len(self.logprobs):
             raise ValueError(f"{len(self.ids)} sampled ids but {len(self.logprobs)} log-probs")
 
 
@@ -101,11 +104,15 @@ class ToolErrorKind(StrEnum):
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What a tool found, as text. Passages may be cut to fit a budget; the notice never is."""
+    """What a tool found, as text. Passages may be cut to fit a budget; the notice never is.
+
+    `short` takes the place of the passages where a context shows an old result short; None: they stay as they are.
+    """
 
     passages: tuple[str, ...] = ()
     notice: str = ""
     error: ToolErrorKind | None = None
+    short: tuple[str, ...] | None = None
 
 
 @runtime_checkable
@@ -166,3 +173,33 @@ class World(Protocol):
     def documents(self) -> Sequence[DocumentLike]: ...
 
     def questions(self, split: str, count: int, objectives: int, seed: int) -> list[Question]: ...
+
+
+@runtime_checkable
+class Environment(World, Protocol):
+    """A world to act in: every rollout gets tools with a state of its own. Its documents may be none at all.
+
+    `actions` are tags of its own that a turn may end with, such as `("move",)`. `episode(question)` is called once at
+    the beginning of each rollout and returns the tools of this rollout alone, by the tag they answer; what it needs to
+    know is in `question.meta`. An exception it raises is a rollout that infrastructure spoiled.
+    """
+
+    actions: tuple[str, ...]
+
+    def episode(self, question: Question) -> Mapping[str, Tool]: ...
+
+
+@runtime_checkable
+class HasExpert(Protocol):
+    """A world that can play its own questions. `notes` False: the agent's grammar has none."""
+
+    def expert(
+        self, question: Question, settings: ExpertSettings, rng: random.Random, notes: bool = True
+    ) -> Expert: ...
+
+
+@runtime_checkable
+class HasTexts(Protocol):
+    """A world that shows more than its documents and questions say; the toy's tokenizer learns these texts too."""
+
+    def texts(self) -> Sequence[str]: ...

@@ -3,6 +3,9 @@
     <mem>note</mem> <think>thought</think>
     and one of  <search>query</search> | <access>url</access> | <answer>text</answer>
 
+An environment may bring further action tags (`TurnGrammar.actions`): tags like the others in its turns, plain text in
+everybody else's.
+
 Only text that the policy wrote (or that was written for it, `Turn.forced_ids`) is ever parsed. Parsing is total: every
 string gives a `ParsedTurn`, and what went wrong is a value, never an exception.
 """
@@ -13,13 +16,15 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
 from typing import Literal
+
+from mempo.errors import ConfigError
 
 TAGS = ("mem", "think", "search", "access", "answer", "tool_response")
 ACTION_TAGS = ("search", "access", "answer")
-_RANK = {"mem": 0, "think": 1, "search": 2, "access": 2, "answer": 2}
-# Exact and case-sensitive: `<SEARCH>` and `<search >` are plain text.
-_TAG = re.compile(r"<(/?)(" + "|".join(TAGS) + r")>")
+_RANK = {"mem": 0, "think": 1}  # actions come last
+_ACTION_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 Presence = Literal["required", "optional", "forbidden"]
 
@@ -32,13 +37,40 @@ def closing(tag: str) -> str:
     return f"</{tag}>"
 
 
+@cache
+def _tag_pattern(actions: tuple[str, ...]) -> re.Pattern[str]:
+    # Exact and case-sensitive: `<SEARCH>` and `<search >` are plain text.
+    return re.compile(r"<(/?)(" + "|".join(dict.fromkeys((*TAGS, *actions))) + r")>")
+
+
 @dataclass(frozen=True)
 class TurnGrammar:
-    """What a turn of this agent may and must hold. `notes: forbidden` describes an agent without memory (ReAct)."""
+    """What a turn of this agent may and must hold. `notes: forbidden` describes an agent without memory (ReAct).
+
+    `actions` may name tags of an environment's own beside `search`, `access` and `answer`.
+
+    Raises:
+        ConfigError: an action that cannot be a tag, or one that stands twice.
+    """
 
     notes: Presence = "required"
     first_note: Presence = "optional"
     actions: tuple[str, ...] = ACTION_TAGS
+
+    def __post_init__(self) -> None:
+        for action in self.actions:
+            if not isinstance(action, str) or not _ACTION_NAME.fullmatch(action):
+                raise ConfigError(f"{action!r} cannot be an action: give a small letter, then small letters, digits, _")
+            if action in TAGS and action not in ACTION_TAGS:
+                raise ConfigError(f"{action!r} cannot be an action: the tag means something else already")
+        if len(set(self.actions)) < len(self.actions):
+            twice = next(action for action in self.actions if self.actions.count(action) > 1)
+            raise ConfigError(f"the action {twice!r} stands twice in {', '.join(self.actions)}")
+
+    @property
+    def action_tags(self) -> tuple[str, ...]:
+        """Every tag that would be an action: those allowed here, and those known everywhere."""
+        return tuple(dict.fromkeys((*ACTION_TAGS, *self.actions)))
 
     def note_rule(self, turn_index: int) -> Presence:
         """Whether turn `turn_index` (0-based) must, may or must not begin with a note."""
@@ -133,8 +165,8 @@ class Scan:
         return tuple(e for e in self.elements if e.depth == 0 and e.closed)
 
 
-def scan(text: str) -> Scan:
-    """Match tags with a stack.
+def scan(text: str, actions: tuple[str, ...] = ()) -> Scan:
+    """Match tags with a stack; `actions` are tags beside the ones known everywhere.
 
     A closing tag closes the nearest open tag of its name; what it jumps over stays unclosed. An
     unclosed tag swallows the rest of the text: what follows it is inside it, so an answer after a `<think>` that was
@@ -143,7 +175,7 @@ def scan(text: str) -> Scan:
     elements: list[Element] = []
     stack: list[tuple[str, int, int]] = []
     orphans = 0
-    for match in _TAG.finditer(text):
+    for match in _tag_pattern(actions).finditer(text):
         is_closing, tag = match.group(1) == "/", match.group(2)
         if not is_closing:
             stack.append((tag, match.start(), match.end()))
@@ -178,7 +210,7 @@ def nesting(s: Scan, turn_index: int, grammar: TurnGrammar) -> bool:
 
 def order(s: Scan, turn_index: int, grammar: TurnGrammar) -> bool:
     """Note, then thought, then action."""
-    ranks = [_RANK[e.tag] for e in s.elements if e.depth == 0 and e.tag in _RANK]
+    ranks = [_RANK.get(e.tag, len(_RANK)) for e in s.elements if e.depth == 0 and e.tag != "tool_response"]
     return ranks == sorted(ranks)
 
 
@@ -196,7 +228,7 @@ def one_think(s: Scan, turn_index: int, grammar: TurnGrammar) -> bool:
 
 def one_action(s: Scan, turn_index: int, grammar: TurnGrammar) -> bool:
     """Exactly one action a turn, of a kind the grammar has."""
-    actions = [e.tag for e in s.elements if e.depth == 0 and e.tag in ACTION_TAGS]
+    actions = [e.tag for e in s.elements if e.depth == 0 and e.tag in grammar.action_tags]
     return len(actions) == 1 and actions[0] in grammar.actions
 
 
@@ -212,7 +244,7 @@ def clean(s: Scan, turn_index: int, grammar: TurnGrammar) -> bool:
             position = e.end
     outside.append(s.text[position:])
     # Piece by piece: `</me` and `m>` on either side of a tag are no closing tag together.
-    stray = any(_TAG.sub("", piece).strip() for piece in outside)
+    stray = any(_tag_pattern(grammar.actions).sub("", piece).strip() for piece in outside)
     empty = any(e.closed and not e.inner(s.text).strip() for e in s.elements)
     return not stray and not empty and all(e.tag != "tool_response" for e in s.elements)
 
@@ -250,9 +282,9 @@ def parse_turn(text: str, turn_index: int, grammar: TurnGrammar, truncated: bool
         turn_index: 0-based; whether a note is due depends on it.
         truncated: whether a token limit ended the generation.
     """
-    s = scan(text)
+    s = scan(text, grammar.actions)
     violations = frozenset(name for name, rule in TURN_RULES.items() if not rule(s, turn_index, grammar))
-    found = [e for e in s.top if e.tag in ACTION_TAGS]
+    found = [e for e in s.top if e.tag in grammar.action_tags]
     action = element = None
     if len(found) > 1:
         outcome = ParseOutcome.TWO_ACTIONS

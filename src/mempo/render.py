@@ -6,6 +6,7 @@ template is therefore taken apart once into the scaffold around the contents; ou
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Literal
 
@@ -28,6 +29,9 @@ class PromptSettings(Settings):
     """System prompt; with `plain` it stands before the question; empty leaves it out."""
     question: str = "{question}"
     """Text around the question; instructions for a model that was not fine-tuned go here."""
+    short_results: bool = False
+    """Show a tool result whole in the turn after it and short from then on (`search.short_passage_chars`,
+    `access.short_page_chars`); for contexts that keep old results: `full`, `react`, `window(k)`."""
     force_mem: bool = False
     """Begin every turn from the second on with `<mem>`, written for the policy (no loss, no credit)."""
 
@@ -103,6 +107,19 @@ class Renderer:
         parts.append(ObservationPart(self._close))
         observation = Observation(tuple(parts))
         return observation if budget_tokens is None else self.cut(observation, budget_tokens)
+
+    def short_observation(
+        self, result: ToolResult, budget_tokens: int | None = None, after_eos: bool = False
+    ) -> Observation | None:
+        """The result as turns after the next one see it; None where they see it as it is.
+
+        Only with `prompt.short_results`. A result that would not become shorter stays.
+        """
+        if not self.settings.short_results or result.short is None:
+            return None
+        whole = self.observation(result, budget_tokens, after_eos)
+        short = self.observation(dataclasses.replace(result, passages=result.short), budget_tokens, after_eos)
+        return short if len(short) < len(whole) else None
 
     def cut(self, observation: Observation, budget_tokens: int) -> Observation:
         """Shorten the passages, longest first, to fit `budget_tokens`; wrapper and notice stay, what is cut is marked.

@@ -67,9 +67,11 @@ class Turn:
     """One turn of the policy.
 
     `own_ids` = `forced_ids` + `generated_ids` is what was parsed; spans index into it. Only `generated_ids` were
-    sampled: only they carry log-probs, loss and credit. `note_ids` and `action_ids` are the ids that the note and the
+    sampled: only they carry log-probs, loss and credit. `logprobs` is empty where the sampler told none; such a turn
+    cannot be trained on. `note_ids` and `action_ids` are the ids that the note and the
     action take in a rebuilt context and in the note probe, tags included: copied where the span's edges are token
-    edges, encoded again from the text where a token straddles one.
+    edges, encoded again from the text where a token straddles one. `observation` is what the next turn sees,
+    `short_observation` what the turns after that see in its place (None: the same).
 
     Raises:
         ValueError: a length does not fit; the message names the turn.
@@ -86,11 +88,12 @@ class Turn:
     note_ids: tuple[int, ...] | None = None
     action_ids: tuple[int, ...] | None = None
     observation: Observation | None = None
+    short_observation: Observation | None = None
     tool_error: str | None = None
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        if len(self.logprobs) != len(self.generated_ids):
+        if self.logprobs and len(self.logprobs) != len(self.generated_ids):
             raise ValueError(
                 f"turn {self.index}: {len(self.generated_ids)} generated ids but {len(self.logprobs)} log-probs"
             )

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import pickle
+import random
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from mempo.errors import UserError
-from mempo.retrieval.client import HttpRetriever
+from mempo.retrieval.client import HttpRetriever, token_from_environment
 from mempo.retrieval.errors import RetrievalError
 from mempo.retrieval.types import Document, Hit, Retriever
 
-Reply = tuple[int, bytes]
+Reply = tuple[int, bytes] | tuple[int, bytes, dict[str, str]]
 Answer = Callable[[str, dict[str, Any], int], Reply]
 """From path, body and the number of the request (from 0) to a reply."""
 
@@ -31,19 +34,29 @@ class Server:
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, dict[str, Any]]] = []
+        self.tokens: set[str | None] = set()
+        self.connections: set[Any] = set()
         self.answer: Answer = lambda path, body, number: (200, b"")
         self.stopping = threading.Event()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            timeout = 5
+
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 outer.requests.append((self.path, body))
-                status, content = outer.answer(self.path, body, len(outer.requests) - 1)
+                outer.tokens.add(self.headers["authorization"])
+                outer.connections.add(self.client_address)
+                status, content, *headers = outer.answer(self.path, body, len(outer.requests) - 1)
                 if status == 0:  # hang up without a word
+                    self.close_connection = True
                     return
                 self.send_response(status)
                 self.send_header("content-length", str(len(content)))
+                for name, value in headers[0].items() if headers else ():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(content)
 
@@ -102,6 +115,7 @@ def test_asks_as_the_convention_says(server: Server, client: HttpRetriever) -> N
         ({"document": ROW, "score": None}, Hit(PARIS, 0.0)),
         ({"document": {"_id": 7, "title": "Paris", "text": "the capital"}, "score": 1}, Hit(PARIS, 1.0)),
         ({**ROW, "document": "odd"}, Hit(PARIS, 0.0)),
+        ({"document": {**ROW, "id": -1}, "score": -3.4e38}, Hit(Document("-1", "Paris", "the capital"), -3.4e38)),
     ],
 )
 def test_items_with_and_without_scores(server: Server, client: HttpRetriever, item: object, hit: Hit) -> None:
@@ -138,7 +152,118 @@ def test_twice_bad_then_good(server: Server, status: int) -> None:
     waits: list[float] = []
     with HttpRetriever(server.url, tries=5, backoff_s=0.25, sleep=waits.append) as client:
         assert client.retrieve(["q"], 1) == [[Hit(PARIS, 0.0)]]
-    assert waits == [0.25, 0.5]
+    first, second = waits
+    assert 0.125 <= first <= 0.25 <= second <= 0.5
+
+
+def test_waits_differ_so_that_clients_do_not_come_back_together(server: Server) -> None:
+    server.answer = lambda path, body, number: (500, b"")
+    waits: list[float] = []
+    with HttpRetriever(server.url, tries=9, sleep=waits.append) as client, pytest.raises(RetrievalError):
+        client.retrieve(["q"], 1)
+    shares = [wait / n for n, wait in enumerate(waits, start=1)]
+    assert len(set(shares)) == 8
+    assert all(0.5 <= share <= 1 for share in shares)
+
+
+@pytest.mark.parametrize(("header", "wait_s"), [("7", 7.0), ("86400", 30.0), ("Wed, 21 Oct 2037 07:28:00 GMT", 0.0)])
+def test_a_busy_server_says_when_to_come_back(server: Server, header: str, wait_s: float) -> None:
+    good = json.dumps({"result": [[]]}).encode()
+    server.answer = lambda path, body, number: (503, b"", {"retry-after": header}) if number == 0 else (200, good)
+    waits: list[float] = []
+    with HttpRetriever(server.url, tries=2, backoff_s=0, sleep=waits.append) as client:
+        assert client.retrieve(["q"], 1) == [[]]
+    assert waits == [wait_s]
+
+
+def test_a_token_is_sent_and_never_shown(server: Server) -> None:
+    server.answer = lambda path, body, number: (401, b'{"error": {"kind": "token"}}')
+    with (
+        HttpRetriever(server.url, token="s3cret") as client,
+        pytest.raises(RetrievalError, match="HTTP 401 after 1 try") as caught,
+    ):
+        client.retrieve(["q"], 1)
+    assert server.tokens == {"Bearer s3cret"}
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_token_that_no_header_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for token, read in (("", None), ("  ", None), (" abc ", "abc")):
+        monkeypatch.setenv("MEMPO_RETRIEVAL_TOKEN", token)
+        assert token_from_environment() == read
+    for token in ("a b", "a\nb", "tökén"):
+        monkeypatch.setenv("MEMPO_RETRIEVAL_TOKEN", token)
+        with pytest.raises(UserError, match="MEMPO_RETRIEVAL_TOKEN"):
+            token_from_environment()
+
+
+def test_threads_share_a_bounded_pool_of_connections(server: Server) -> None:
+    lock, under_way, most = threading.Lock(), 0, 0
+
+    def answer(path: str, body: dict[str, Any], number: int) -> Reply:
+        nonlocal under_way, most
+        with lock:
+            under_way += 1
+            most = max(most, under_way)
+        time.sleep(0.005)
+        with lock:
+            under_way -= 1
+        return 200, json.dumps({"result": [[{"id": body["queries"][0], "text": "t"}]]}).encode()
+
+    server.answer = answer
+    with HttpRetriever(server.url, max_concurrent=3) as client, ThreadPoolExecutor(12) as threads:
+        found = threads.map(lambda n: client.retrieve([str(n)], 1)[0][0].document.id, range(60))
+        assert list(found) == [str(n) for n in range(60)]
+    assert 1 < most <= 3
+    assert len(server.connections) <= 3
+
+
+def test_a_reply_that_trickles_is_a_time_out() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        stopping = threading.Event()
+
+        def trickle() -> None:
+            connection, _ = listener.accept()
+            with connection, suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")
+                while not stopping.wait(0.02):
+                    connection.sendall(b" ")
+
+        thread = threading.Thread(target=trickle, daemon=True)  # it may never be connected to
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with HttpRetriever(url, timeout_s=0.2, tries=1) as client, pytest.raises(RetrievalError) as caught:
+            client.retrieve(["q"], 1)
+        stopping.set()
+        thread.join()
+    assert caught.value.kind == "timeout"
+
+
+def test_a_reply_that_is_too_long_is_broken_off(server: Server) -> None:
+    server.answer = lambda path, body, number: (200, b'{"result": [[' + b" " * 2_000_000 + b"]]}")
+    with HttpRetriever(server.url, max_reply_bytes=1000) as client:
+        with pytest.raises(RetrievalError, match="longer than 1000 bytes") as caught:
+            client.retrieve(["q"], 1)
+        assert (caught.value.kind, len(server.requests)) == ("schema", 1)
+        server.result([[]])
+        assert client.retrieve(["q"], 1) == [[]]
+
+
+@pytest.mark.parametrize("status", [500, 0])
+def test_a_server_that_fails_at_random_is_asked_until_it_answers(server: Server, status: int) -> None:
+    rng = random.Random(status)
+
+    def answer(path: str, body: dict[str, Any], number: int) -> Reply:
+        if rng.random() < 0.3:
+            return status, b"<html>busy</html>"
+        return 200, json.dumps({"result": [[{"id": body["queries"][0], "text": "t"}]]}).encode()
+
+    server.answer = answer
+    with HttpRetriever(server.url, tries=10, backoff_s=0) as client, ThreadPoolExecutor(8) as threads:
+        found = threads.map(lambda n: client.retrieve([str(n)], 1)[0][0].document.id, range(100))
+        assert list(found) == [str(n) for n in range(100)]
 
 
 def test_html_500(server: Server, client: HttpRetriever) -> None:
@@ -170,9 +295,9 @@ def test_other_statuses_are_not_tried_again(server: Server, client: HttpRetrieve
 )
 def test_not_json(server: Server, client: HttpRetriever, body: bytes) -> None:
     server.answer = lambda path, body_, number: (200, body)
-    with pytest.raises(RetrievalError, match="not JSON") as caught:
+    with pytest.raises(RetrievalError, match="not JSON after 3 tries") as caught:
         client.retrieve(["q"], 1)
-    assert (caught.value.kind, caught.value.status) == ("not_json", 200)
+    assert (caught.value.kind, caught.value.status, len(server.requests)) == ("not_json", 200, 3)
     assert ("(empty body)" in str(caught.value)) == (body == b"")
 
 
@@ -184,6 +309,7 @@ def test_not_json(server: Server, client: HttpRetriever, body: bytes) -> None:
         ({"result": None}, 'no list "result"'),
         ([], 'no list "result"'),
         ({"result": [None]}, "result 0 is null, not a list"),
+        ({"result": [[{"document": None, "score": -3.4e38}]]}, 'item 0: a document needs "contents" or "text"'),
         ({"result": [["text"]]}, "result 0, item 0 is a string, not a document"),
         ({"result": [[ROW, {"document": {"id": "1"}, "score": 1}]]}, 'item 1: a document needs "contents" or "text"'),
         ({"result": [[{"document": ROW, "score": "high"}]]}, "the score is a string"),
@@ -261,7 +387,7 @@ def test_addresses(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
     ):
         with pytest.raises(UserError, match=r"write it as http://127\.0\.0\.1:8013"):
             HttpRetriever(url)
-    numbers: list[dict[str, Any]] = [{"tries": 0}, {"timeout_s": 0}, {"backoff_s": -1}]
+    numbers: list[dict[str, Any]] = [{"tries": 0}, {"timeout_s": 0}, {"backoff_s": -1}, {"max_concurrent": 0}]
     for wrong in numbers:
         with pytest.raises(UserError, match="tries="):
             HttpRetriever("http://x", **wrong)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 from rich.console import Console
 
 from mempo.build import Data, load_data, make_agent, make_tools
-from mempo.cold_start import codec_of_toy, sft_rows
+from mempo.cold_start import codec_of_toy, notes_to_check, sft_rows
 from mempo.config import Config
+from mempo.rewards.probe_check import CheckNotes
 from mempo.tokens import Codec
 from mempo.trajectory import Row
 from mempo.worlds.atlas import AtlasWorld
@@ -77,3 +79,28 @@ def test_the_tokenizer_of_the_toy_has_a_token_for_every_name_and_fixed_sentence(
     for text in (*data.world.names(), config.memory.probe.thought, config.sft.expert.unknown, "nothing was found"):
         assert len(codec.encode_outside(text)) == 1, text
     assert len(codec.encode_outside("1 capital of France: Paris")) == 5
+
+
+def checked(tmp_path: Path, *overrides: str, plans: bool = True) -> tuple[list[CheckNotes], Data]:
+    config, data, codec = prepared(tmp_path, "rl.probe_check_questions=6", *overrides)
+    if not plans:
+        bare = [dataclasses.replace(question, meta={}) for question in data.train]
+        data = dataclasses.replace(data, train=bare)
+    return notes_to_check(config, data, make_agent(config, codec, make_tools(config, data.retriever))), data
+
+
+def test_the_notes_of_the_probe_check_are_complete_whatever_the_expert_forgets(tmp_path: Path) -> None:
+    notes, _ = checked(tmp_path, "sft.expert.loss=1", "sft.expert.lossless_share=0")
+    assert len(notes) >= 4
+    for one in notes:
+        answers = one.question.probe_objectives
+        assert all(answer in one.right for answer in answers)
+        assert one.one_wrong is not None
+        assert sum(answer in one.one_wrong for answer in answers) == len(answers) - 1
+        assert not one.right.startswith("<mem>")
+
+
+def test_questions_without_a_search_plan_are_checked_with_their_answers(tmp_path: Path) -> None:
+    notes, _ = checked(tmp_path, plans=False)
+    assert [one.right for one in notes] == ["\n".join(one.question.probe_objectives) for one in notes]
+    assert len(notes) == 6

@@ -248,8 +248,8 @@ def test_turns_without_a_sampled_token_are_no_trouble() -> None:
 
 def test_a_policy_that_says_nan_is_left_as_it_was() -> None:
     policy = tiny_llama(CODEC)
-    head: Any = policy.model.get_output_embeddings()
-    head.register_forward_hook(lambda module, inputs, output: output.index_fill(-1, torch.tensor([5]), float("nan")))
+    last = policy.model.get_submodule("model.norm")
+    last.register_forward_hook(lambda module, inputs, output: output.index_fill(-1, torch.tensor([5]), float("nan")))
     before = weights_of(policy)
     pair = [played(questions(1)[0], 2, i) for i in range(2)]
     how, credit = one_group(*pair, scores=[1.0, 0.0])

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from mempo.agent import Job
-from mempo.demos import Demo, ExpertSettings, play
+from mempo.demos import Demo, play
 from mempo.engine.model import Policy
 from mempo.engine.optimizer import OptimSettings
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.update import Updater
 from mempo.errors import ConfigError
+from mempo.expert import ExpertSettings
 from mempo.interfaces import ScoreRequest, ToolResult
 from mempo.question import Question
 from mempo.rewards.probe import ProbeSettings

@@ -14,8 +14,9 @@ import numpy as np
 from mempo.retrieval import words
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.errors import CorpusError, IndexFolderError
+from mempo.retrieval.ranked import RankedIndex, Ranking
 from mempo.retrieval.sidecar import Sidecar, new_index_folder, read_sidecar, write_sidecar
-from mempo.retrieval.types import Document, Hit
+from mempo.retrieval.types import Document
 from mempo.whole import one_writer
 
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG when imported
@@ -32,8 +33,8 @@ class Bm25Settings:
     title_weight: int = 2
 
 
-class Bm25Index:
-    """A Retriever over one corpus. Safe to use from threads: nothing changes after loading.
+class Bm25Index(RankedIndex):
+    """BM25 over the words of title and text.
 
     Equal scores are ordered by the documents' place in the corpus, so results do not depend on the machine.
     """
@@ -42,7 +43,7 @@ class Bm25Index:
 
     def __init__(self, corpus: Corpus, scorer: bm25s.BM25) -> None:
         """Use `build` or `load`."""
-        self.corpus = corpus
+        super().__init__(corpus)
         self._vocabulary: dict[str, int] = scorer.vocab_dict
         # One sparse column per word: what the word adds to each document that has it.
         self._added: np.ndarray[Any, Any] = scorer.scores["data"]
@@ -56,6 +57,14 @@ class Bm25Index:
         Raises CorpusError when no document has a word, IndexFolderError when `out_dir` is something else than an
         index or an empty folder.
         """
+        with one_writer(Path(out_dir)):  # until it is loaded: another builder would replace files between two reads
+            with new_index_folder(Path(out_dir), corpus) as folder:
+                cls.write(corpus, folder, settings)
+            return cls.load(out_dir)
+
+    @classmethod
+    def write(cls, corpus: Corpus, folder: Path, settings: Bm25Settings | None = None) -> None:
+        """Writes the index and its sidecar into a folder that is there, without the corpus. Raises CorpusError."""
         settings = settings or Bm25Settings()
         vocabulary: dict[str, int] = {}
         # Numbered as they come, not from a set: the same corpus gives the same files.
@@ -64,12 +73,9 @@ class Bm25Index:
             raise CorpusError(f"corpus {corpus.text_path}: none of its {len(corpus)} documents has a word to index")
         scorer = bm25s.BM25(k1=settings.k1, b=settings.b, method="lucene", backend="numpy", csc_backend="numpy")
         scorer.index((ids, vocabulary), create_empty_token=False, show_progress=False)
+        scorer.save(folder / _FOLDER, show_progress=False)
         parameters = {**asdict(settings), "method": "lucene", "tokeniser": words.NAME, "vocabulary": len(vocabulary)}
-        with one_writer(Path(out_dir)):  # until it is loaded: another builder would replace files between two reads
-            with new_index_folder(Path(out_dir), corpus) as folder:
-                scorer.save(folder / _FOLDER, show_progress=False)
-                write_sidecar(folder, Sidecar(cls.KIND, len(corpus), corpus.sha256, parameters))
-            return cls.load(out_dir)
+        write_sidecar(folder, Sidecar(cls.KIND, len(corpus), corpus.sha256, parameters))
 
     @classmethod
     def load(cls, index_dir: str | Path, corpus: Corpus | None = None) -> Bm25Index:
@@ -80,11 +86,7 @@ class Bm25Index:
         folder = Path(index_dir)
         side = read_sidecar(folder)
         side.refuse_unless(folder, kind=cls.KIND)
-        tokeniser = side.parameters.get("tokeniser")
-        if tokeniser != words.NAME:
-            raise IndexFolderError(
-                f"index {folder} was made with tokeniser {tokeniser!r}, this version has {words.NAME!r}; build it again"
-            )
+        words.refuse_other(side.parameters.get("tokeniser"), f"index {folder}")
         corpus = Corpus.load(folder) if corpus is None else corpus
         side.refuse_unless(folder, corpus=corpus)
         try:
@@ -98,16 +100,11 @@ class Bm25Index:
             )
         return cls(corpus, scorer)
 
-    def retrieve(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
-        """See Retriever. Only documents that share a word with the query are hits. ValueError when `top_k` < 1."""
-        if top_k < 1:
-            raise ValueError(f"top_k must be at least 1, not {top_k}")
-        return [self._retrieve(query, top_k) for query in queries]
+    def rank(self, queries: Sequence[str], top_k: int) -> list[Ranking]:
+        """See RankedIndex. Only documents that share a word with the query are ranked."""
+        return [self._rank(query, top_k) for query in queries]
 
-    def access(self, urls: Sequence[str]) -> list[Document | None]:
-        return [self.corpus.by_url(url) for url in urls]
-
-    def _retrieve(self, query: str, top_k: int) -> list[Hit]:
+    def _rank(self, query: str, top_k: int) -> Ranking:
         known = [self._vocabulary[word] for word in words.words(query) if word in self._vocabulary]
         scores = np.zeros(len(self.corpus), dtype=np.float32)
         # Sorted, counted once each: the sum does not depend on the order of words, nor 50 000 words on their number.
@@ -120,7 +117,7 @@ class Bm25Index:
             least = np.partition(scores[found], len(found) - top_k)[len(found) - top_k]
             found = found[scores[found] >= least]
         best = found[np.argsort(-scores[found], kind="stable")][:top_k]
-        return [Hit(self.corpus[int(position)], float(scores[position])) for position in best]
+        return [(int(position), float(scores[position])) for position in best]
 
 
 def _words(document: Document, settings: Bm25Settings) -> list[str]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import random
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -12,22 +15,29 @@ from urllib.parse import urlsplit
 import httpx
 
 from mempo.errors import UserError
-from mempo.retrieval.errors import FailureKind, RetrievalError, body_head
+from mempo.retrieval.client_settings import ClientSettings
+from mempo.retrieval.errors import RETRIED_STATUSES as RETRIED_STATUSES
+from mempo.retrieval.errors import RetrievalError, body_head
 from mempo.retrieval.jsonl import json_name, valid_text
 from mempo.retrieval.rows import document_of
 from mempo.retrieval.types import Document, Hit
 
 T = TypeVar("T")
 
-RETRIED_STATUSES = frozenset({500, 502, 503, 504})
+TOKEN = "MEMPO_RETRIEVAL_TOKEN"
+"""The environment variable that holds the bearer token of service and client."""
+
+_MAX_RETRY_AFTER_S = 30.0
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class HttpRetriever:
     """A Retriever that asks a server. Safe to use from threads; they share one pool of connections.
 
-    Connection errors, time-outs and the statuses 500, 502, 503, 504 are tried again, `tries` times in all, waiting
-    `backoff_s`, then 2 × `backoff_s`, ... in between; every other failure, and the last of these, is a RetrievalError.
+    Connection errors, time-outs, replies that are no JSON and the statuses 500, 502, 503, 504 are tried again, `tries`
+    times in all; every other failure, and the last of these, is a RetrievalError. The wait before try n + 1 is
+    n × `backoff_s`, shortened by a random part of it, at most half: clients that failed together do not come back
+    together. A server that asks for a longer wait (Retry-After) gets it, up to 30 s.
     """
 
     def __init__(
@@ -37,25 +47,42 @@ class HttpRetriever:
         tries: int = 5,
         backoff_s: float = 1.0,
         sleep: Callable[[float], None] = time.sleep,
+        token: str | None = None,
+        max_concurrent: int = 64,
+        max_reply_bytes: int = 256 << 20,
     ) -> None:
-        """`url`: scheme, host and port, with or without the path `/retrieve`; `timeout_s`: seconds that one try waits
-        for a connection, and then for each part of the reply.
+        """`url`: scheme, host and port, with or without the path `/retrieve`; `timeout_s`: seconds of one try, the
+        whole reply included; `token`: sent as `Authorization: Bearer`; the rest as in ClientSettings.
 
         Nothing is sent yet. Raises UserError when the url or a number cannot be used.
         """
-        if tries < 1 or timeout_s <= 0 or backoff_s < 0:
+        if tries < 1 or timeout_s <= 0 or backoff_s < 0 or max_concurrent < 1:
             raise UserError(
                 f"retrieval server: tries={tries} (at least 1), timeout_s={timeout_s} (above 0), "
-                f"backoff_s={backoff_s} (0 or more)"
+                f"backoff_s={backoff_s} (0 or more), max_concurrent={max_concurrent} (at least 1)"
             )
         self.url = _base_url(url)
         self.tries = tries
         self.timeout_s = timeout_s
         self.backoff_s = backoff_s
         self._sleep = sleep
+        self._max_reply_bytes = max_reply_bytes
+        self._turns = threading.BoundedSemaphore(max_concurrent)
+        headers = {"content-type": "application/json", "accept": "application/json"}
+        if token is not None:
+            headers["authorization"] = f"Bearer {token}"
         # A proxy named in the environment cannot reach a server on this very machine.
         trust_env = urlsplit(self.url).hostname not in _LOOPBACK
-        self._client = httpx.Client(timeout=timeout_s, trust_env=trust_env, limits=httpx.Limits(max_connections=None))
+        # Many servers hang up after 5 idle seconds: a connection is given up before, not while a request is on its way.
+        limits = httpx.Limits(
+            max_connections=max_concurrent, max_keepalive_connections=max_concurrent, keepalive_expiry=4.0
+        )
+        self._client = httpx.Client(timeout=timeout_s, trust_env=trust_env, limits=limits, headers=headers)
+
+    @classmethod
+    def of(cls, url: str, settings: ClientSettings, tries: int = 1, token: str | None = None) -> HttpRetriever:
+        """As the settings say; `tries` 1 leaves trying again to the tools."""
+        return cls(url, tries=tries, token=token, **settings.model_dump())
 
     def retrieve(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
         """See Retriever. A server that sends no scores gives every hit the score 0.0, in the server's order.
@@ -94,49 +121,73 @@ class HttpRetriever:
 
     def _ask(self, path: str, request: Mapping[str, Any], read: Callable[[Any], list[T]]) -> list[T]:
         url = self.url + path
-        response = self._post(url, request)
-        head = body_head(response.content)
+        content = json.dumps(request, ensure_ascii=False).encode("utf-8")
+        for attempt in range(1, self.tries + 1):
+            try:
+                return self._try(url, content, read, f"after {attempt} {'try' if attempt == 1 else 'tries'}")
+            except RetrievalError as error:
+                if attempt == self.tries or not error.transient:
+                    raise
+                wait_s = self.backoff_s * attempt * (1 - random.random() / 2)
+                self._sleep(max(wait_s, min(error.retry_after_s or 0.0, _MAX_RETRY_AFTER_S)))
+        raise AssertionError("unreachable: tries >= 1")
+
+    def _try(self, url: str, content: bytes, read: Callable[[Any], list[T]], tries: str) -> list[T]:
+        """One request. Raises RetrievalError."""
         try:
-            body = response.json()
+            with self._turns:
+                response, reply = self._post(url, content)
+        except httpx.TimeoutException as error:
+            reason = f"no answer within {self.timeout_s:g} s {tries} ({type(error).__name__})"
+            raise RetrievalError("timeout", url, None, "", reason) from None
+        except httpx.ConnectError as error:
+            reason = f"no connection {tries} ({error}); is it running?"
+            raise RetrievalError("refused", url, None, "", reason) from None
+        except httpx.RequestError as error:
+            raise RetrievalError("refused", url, None, "", f"the connection broke off {tries} ({error})") from None
+        status, head = response.status_code, body_head(reply)
+        if not response.is_success:
+            retry_after_s = _seconds(response.headers.get("retry-after"))
+            raise RetrievalError("status", url, status, head, f"HTTP {status} {tries}", retry_after_s)
+        if len(reply) > self._max_reply_bytes:
+            reason = f"the reply is longer than {self._max_reply_bytes} bytes"
+            raise RetrievalError("schema", url, status, head, reason)
+        try:
+            body = json.loads(reply)
         except (ValueError, RecursionError):
-            raise RetrievalError("not_json", url, response.status_code, head, "the reply is not JSON") from None
+            raise RetrievalError("not_json", url, status, head, f"the reply is not JSON {tries}") from None
         try:
             return read(body)
         except (ValueError, OverflowError) as error:
-            raise RetrievalError("schema", url, response.status_code, head, str(error)) from None
+            raise RetrievalError("schema", url, status, head, str(error)) from None
 
-    def _post(self, url: str, request: Mapping[str, Any]) -> httpx.Response:
-        """The first reply with a status of 2xx within the allowed tries."""
-        for attempt in range(1, self.tries + 1):
-            failure, again = self._try(url, request, attempt)
-            if isinstance(failure, httpx.Response):
-                return failure
-            if not again or attempt == self.tries:
-                raise failure
-            self._sleep(self.backoff_s * attempt)
-        raise AssertionError("unreachable: tries >= 1")
+    def _post(self, url: str, content: bytes) -> tuple[httpx.Response, bytes]:
+        """The reply and its bytes, up to the first that are too many. The time-out of httpx is one for each part: a
+        server that trickles would never meet it."""
+        until = time.monotonic() + self.timeout_s
+        with self._client.stream("POST", url, content=content) as response:
+            parts, size = list[bytes](), 0
+            for part in response.iter_bytes():
+                parts.append(part)
+                size += len(part)
+                if time.monotonic() > until:
+                    raise httpx.ReadTimeout("the reply did not end")
+                if size > self._max_reply_bytes:
+                    break
+            return response, b"".join(parts)
 
-    def _try(self, url: str, request: Mapping[str, Any], attempt: int) -> tuple[httpx.Response | RetrievalError, bool]:
-        """A good reply, or the failure and whether another try may help."""
-        tries = f"after {attempt} {'try' if attempt == 1 else 'tries'}"
-        kind: FailureKind
-        try:
-            content = json.dumps(request, ensure_ascii=False).encode("utf-8")
-            response = self._client.post(url, content=content, headers={"content-type": "application/json"})
-        except httpx.TimeoutException as error:
-            reason = f"no answer within {self.timeout_s:g} s {tries} ({type(error).__name__})"
-            return RetrievalError("timeout", url, None, "", reason), True
-        except httpx.ConnectError as error:
-            return RetrievalError("refused", url, None, "", f"no connection {tries} ({error}); is it running?"), True
-        except httpx.TransportError as error:
-            return RetrievalError("refused", url, None, "", f"the connection broke off {tries} ({error})"), True
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            return RetrievalError("refused", url, None, "", f"the request failed {tries} ({error})"), False
-        if response.is_success:
-            return response, False
-        kind, head = "status", body_head(response.content)
-        failure = RetrievalError(kind, url, response.status_code, head, f"HTTP {response.status_code} {tries}")
-        return failure, response.status_code in RETRIED_STATUSES
+
+def token_from_environment() -> str | None:
+    """The bearer token, or None where there is none. Raises UserError for one that no header can hold."""
+    token = os.environ.get(TOKEN, "").strip()
+    if token and not (token.isascii() and token.isprintable() and " " not in token):
+        raise UserError(f"{TOKEN} holds characters that no HTTP header can carry; use visible ASCII without spaces")
+    return token or None
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """The header's number of seconds; its other form, a date, is not used."""
+    return float(retry_after) if retry_after is not None and retry_after.strip().isdecimal() else None
 
 
 def _base_url(url: str) -> str:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from mempo.retrieval.corpus_files import SIDECAR_NAME, is_current, read_lookups, stamp, write_lookups
 from mempo.retrieval.errors import CorpusError
-from mempo.retrieval.jsonl import is_gzip, open_bytes, valid_text
+from mempo.retrieval.jsonl import is_compressed, open_bytes, valid_text
 from mempo.retrieval.lookup import find
 from mempo.retrieval.scan import Lookups, parse_document, scan
 from mempo.retrieval.types import Document as Document
@@ -36,14 +36,16 @@ class Corpus:
         self.text_path = text.absolute()
         self.lookups = lookups
         self._temporary = temporary
+        self.text_stays = temporary is None
+        """Whether the text will still lie there later; otherwise `save` takes it along."""
         self._file = os.open(self.text_path, os.O_RDONLY)
         self._close = weakref.finalize(self, os.close, self._file)
 
     @classmethod
     def open(cls, path: str | Path, index_dir: str | Path | None = None) -> Corpus:
-        """The corpus in a `.jsonl` or `.jsonl.gz` file (or in a folder that `save` wrote): one pass that checks it all.
+        """The corpus in a `.jsonl`, `.jsonl.gz` or `.jsonl.zst` file (or a folder `save` wrote): one checking pass.
 
-        With `index_dir` the pass's result is kept there, memory-mapped, and a gzipped file is decompressed into it;
+        With `index_dir` the pass's result is kept there, memory-mapped, and a compressed file is decompressed into it;
         without, the result is in memory and the decompressed text in a temporary folder that dies with the corpus.
         Raises CorpusError: no such file, a folder, empty, a broken line (named), an id that stands twice.
         """
@@ -51,7 +53,7 @@ class Corpus:
         if (path / SIDECAR_NAME).is_file():
             return cls.load(path)
         try:
-            compressed = is_gzip(path)
+            compressed = is_compressed(path)
             if index_dir is not None:
                 folder = Path(index_dir)
                 if is_current(folder, path):
@@ -68,7 +70,7 @@ class Corpus:
         except FileNotFoundError:
             raise CorpusError(f"corpus {path} does not exist") from None
         except IsADirectoryError:
-            raise CorpusError(f"corpus {path} is a folder; name one .jsonl or .jsonl.gz file") from None
+            raise CorpusError(f"corpus {path} is a folder; name one .jsonl, .jsonl.gz or .jsonl.zst file") from None
         except OSError as error:
             where = f" ({error.filename})" if error.filename else ""
             raise CorpusError(f"corpus {path}: {error.strerror or error}{where}") from error
@@ -103,13 +105,13 @@ class Corpus:
     def save(self, folder: str | Path, *, with_text: bool = False) -> None:
         """Writes the look-ups into `folder`, for `load`.
 
-        The text stays where it is and is found again by its path; it is put into `folder` when it lies in a
-        temporary folder, or when `with_text`.
+        The text stays where it is and is found again by its path; it is put into `folder` when it lies where
+        it will not stay (`text_stays`), or when `with_text`.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         text = self.text_path
-        if with_text or self._temporary is not None:
+        if with_text or not self.text_stays:
             text = folder / TEXT_NAME
             with whole_file(text) as copy:
                 try:

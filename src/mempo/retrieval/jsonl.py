@@ -1,4 +1,4 @@
-"""Lines of JSON as users bring them: gzipped or not, with a byte-order mark, broken in the middle."""
+"""Lines of JSON as users bring them: plain, gzip or Zstandard, with a byte-order mark, broken in the middle."""
 
 from __future__ import annotations
 
@@ -11,30 +11,40 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from mempo.retrieval import zst
+
 _GZIP_MAGIC = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SHOWN_CHARACTERS = 80
 
 
-def is_gzip(path: Path) -> bool:
-    """Whether the file's first bytes are gzip's; its name is not asked. Raises OSError when it cannot be read."""
-    with path.open("rb") as file:
-        return file.read(2) == _GZIP_MAGIC
+def is_compressed(path: Path) -> bool:
+    """Whether the file's first bytes are gzip's or Zstandard's; its name is not asked. OSError when unreadable."""
+    return _head(path).startswith((_GZIP_MAGIC, zst.MAGIC))
 
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[BinaryIO]:
-    """The file's bytes, decompressed when it is gzipped. A damaged gzip file raises OSError, whatever the damage."""
+    """The file's bytes, decompressed when it is gzip or Zstandard. A file damaged in any way raises OSError."""
+    head = _head(path)
     try:
-        if is_gzip(path):
+        if head.startswith(_GZIP_MAGIC):
             with gzip.open(path, "rb") as file:
                 yield cast(BinaryIO, file)
+        elif head.startswith(zst.MAGIC):
+            with zst.open_zst(path) as file:
+                yield file
         else:
             with path.open("rb") as file:
                 yield file
     except (EOFError, zlib.error) as error:
         raise OSError(f"damaged gzip file ({error})") from error
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(4)
 
 
 def is_blank(line: bytes) -> bool:

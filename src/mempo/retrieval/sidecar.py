@@ -79,14 +79,19 @@ def read_sidecar(folder: Path) -> Sidecar:
 def new_index_folder(out_dir: Path, corpus: Corpus) -> Iterator[Path]:
     """Yields the folder to write an index into, the corpus's look-ups already there; see whole_folder.
 
-    Raises IndexFolderError when `out_dir` holds something that is not an index, which is then left alone.
+    Raises IndexFolderError as `refuse_out_dir` does.
     """
-    if out_dir.exists() and not out_dir.is_dir():
-        raise IndexFolderError(f"{out_dir} is a file; name a folder for the index")
-    if out_dir.is_dir() and not (out_dir / NAME).is_file() and any(out_dir.iterdir()):
-        raise IndexFolderError(f"{out_dir} holds other files and no index; name a new or an empty folder")
+    refuse_out_dir(out_dir)
     # Replacing an index must not take away the text that lies in it.
     inside = out_dir.resolve() in corpus.text_path.resolve().parents
     with whole_folder(out_dir) as folder:
         corpus.save(folder, with_text=inside)
         yield folder
+
+
+def refuse_out_dir(out_dir: Path) -> None:
+    """Raises IndexFolderError when `out_dir` holds something that is not an index, which is then left alone."""
+    if out_dir.exists() and not out_dir.is_dir():
+        raise IndexFolderError(f"{out_dir} is a file; name a folder for the index")
+    if out_dir.is_dir() and not (out_dir / NAME).is_file() and any(out_dir.iterdir()):
+        raise IndexFolderError(f"{out_dir} holds other files and no index; name a new or an empty folder")

@@ -7,6 +7,8 @@ import sys
 import unicodedata
 from functools import cache
 
+from mempo.retrieval.errors import IndexFolderError
+
 NAME = "unicode-words-1"
 """Written into every index: a change of the rules below must change it, and old indexes are then refused."""
 
@@ -28,6 +30,14 @@ def words(text: str) -> list[str]:
         return _ASCII_WORD.findall(text.lower())
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     return _word().findall(folded)
+
+
+def refuse_other(tokeniser: object, what: str) -> None:
+    """Raises IndexFolderError when an index was made with words cut by other rules."""
+    if tokeniser != NAME:
+        raise IndexFolderError(
+            f"{what} was made with tokeniser {tokeniser!r}, this version has {NAME!r}; build it again"
+        )
 
 
 @cache

@@ -21,12 +21,13 @@ from mempo.trajectory import GenerationStop, Observation, ObservationPart, StopR
 Advantages = Mapping[int, Sequence[float]]  # {turn: [generated tokens]}
 
 
-class _Sidecar:
-    """Arrays appended one after another; each is named by `[offset in items, length]`, items being 4 bytes."""
+class Sidecar:
+    """Arrays appended one after another; each is named by `[offset in items, length]`, items being 4 bytes.
+    `start_items`: how many the file holds already."""
 
-    def __init__(self) -> None:
+    def __init__(self, start_items: int = 0) -> None:
         self._chunks: list[bytes] = []
-        self._items = 0
+        self._items = start_items
 
     def put(self, values: Sequence[float] | Sequence[int], kind: str) -> list[int]:
         self._chunks.append(np.asarray(values, dtype=kind).tobytes())
@@ -45,11 +46,11 @@ def save_rollouts(
     advantages: Sequence[Advantages] | None = None,
 ) -> None:
     """Write `path` and its sidecar. `facts[i]` (question, scores, costs …) joins the line of trajectory i."""
-    sidecar = _Sidecar()
+    sidecar = Sidecar()
     lines = []
     for i, (trajectory, fact) in enumerate(zip(trajectories, facts, strict=True)):
         values = advantages[i] if advantages is not None else {}
-        lines.append(dump_line(_line(trajectory, fact, values, sidecar)))
+        lines.append(dump_line(rollout_line(trajectory, fact, values, sidecar)))
     write_whole(tokens_path(path), sidecar.bytes())
     write_whole(path, "".join(lines))
 
@@ -58,7 +59,19 @@ def tokens_path(path: Path) -> Path:
     return path.with_suffix(".tokens")
 
 
-def _line(trajectory: Trajectory, fact: Mapping[str, Any], values: Advantages, sidecar: _Sidecar) -> dict[str, Any]:
+def _parts(observation: Observation, sidecar: Sidecar) -> list[list[int]]:
+    """`[start, length, cuttable]` of every part."""
+    return [[*sidecar.put(part.ids, "<i4"), int(part.cuttable)] for part in observation.parts]
+
+
+def _observation(parts: Sequence[Sequence[int]] | None, ints: Any) -> Observation | None:
+    return Observation(tuple(ObservationPart(tuple(_at(ints, p[:2])), bool(p[2])) for p in parts)) if parts else None
+
+
+def rollout_line(
+    trajectory: Trajectory, fact: Mapping[str, Any], values: Advantages, sidecar: Sidecar
+) -> dict[str, Any]:
+    """The jsonl record of a rollout; its arrays are put into `sidecar`. Tokens come last in it (see `read_facts`)."""
     turns = []
     known: list[tuple[int, ...]] = [trajectory.question_ids]
     for turn in trajectory.turns:
@@ -82,7 +95,9 @@ def _line(trajectory: Trajectory, fact: Mapping[str, Any], values: Advantages, s
         if turn.action_ids is not None:
             record["action_ids"] = sidecar.put(turn.action_ids, "<i4")
         if turn.observation is not None:
-            record["observation"] = [[*sidecar.put(p.ids, "<i4"), int(p.cuttable)] for p in turn.observation.parts]
+            record["observation"] = _parts(turn.observation, sidecar)
+        if turn.short_observation is not None:
+            record["short_observation"] = _parts(turn.short_observation, sidecar)
         if turn.tool_error is not None:
             record["tool_error"] = turn.tool_error
         if turn.index in values:
@@ -118,25 +133,31 @@ def load_rollouts(
     path: Path, codec: Codec, grammar: TurnGrammar
 ) -> tuple[list[Trajectory], list[dict[str, Any]], list[dict[int, list[float]]]]:
     """Trajectories, their jsonl lines, and their advantages, exactly as saved (floats to float32)."""
-    raw = tokens_path(path).read_bytes()
-    ints, floats = np.frombuffer(raw, "<i4"), np.frombuffer(raw, "<f4")
+    ints, floats = open_tokens(path)
     lines = read_lines(path)
     trajectories, advantages = [], []
     for line in lines:
-        trajectories.append(_trajectory(line, ints, floats, codec, grammar))
+        trajectories.append(trajectory_of(line, ints, floats, codec, grammar))
         advantages.append(
             {t: _at(floats, turn["advantages"]) for t, turn in enumerate(line["turns"]) if "advantages" in turn}
         )
     return trajectories, lines, advantages
 
 
+def open_tokens(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The sidecar of a rollout file as int32 and as float32 `[items]`."""
+    raw = tokens_path(path).read_bytes()
+    return np.frombuffer(raw, "<i4"), np.frombuffer(raw, "<f4")
+
+
 def _at(array: np.ndarray, place: Sequence[int]) -> list[Any]:
     return array[place[0] : place[0] + place[1]].tolist()
 
 
-def _trajectory(
+def trajectory_of(
     line: Mapping[str, Any], ints: np.ndarray, floats: np.ndarray, codec: Codec, grammar: TurnGrammar
 ) -> Trajectory:
+    """The rollout of a jsonl record, its arrays taken from `open_tokens`."""
     question_ids = tuple(_at(ints, line["question_ids"]))
     known, turns = [question_ids], []
     for index, record in enumerate(line["turns"]):
@@ -151,7 +172,6 @@ def _trajectory(
         note_ids, action_ids = record.get("note_ids"), record.get("action_ids")
         if note_ids is None and parsed.note is not None:  # refused by the loop: too long
             parsed = parsed.without_note(grammar.note_rule(index))
-        parts = record.get("observation")
         turns.append(
             Turn(
                 index=index,
@@ -164,9 +184,8 @@ def _trajectory(
                 note_span=tuple(record["note_span"]) if "note_span" in record else None,
                 note_ids=tuple(_at(ints, note_ids)) if note_ids else None,
                 action_ids=tuple(_at(ints, action_ids)) if action_ids else None,
-                observation=Observation(tuple(ObservationPart(tuple(_at(ints, p[:2])), bool(p[2])) for p in parts))
-                if parts
-                else None,
+                observation=_observation(record.get("observation"), ints),
+                short_observation=_observation(record.get("short_observation"), ints),
                 tool_error=record.get("tool_error"),
                 temperature=record.get("temperature", 1.0),
             )

@@ -1,22 +1,42 @@
-"""`<access>url</access>`: a whole page of the corpus. The live web is another tool."""
+"""`<access>url</access>`: a whole page, of the corpus or, behind a switch, of the live web."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
 
 from pydantic import Field
 
 from mempo.interfaces import ToolResult
-from mempo.retrieval.types import Retriever
+from mempo.retrieval.types import Document
 from mempo.settings import Settings
-from mempo.tools.retrying import RetrySettings, Unavailable, bad_call, call_with_retries, checked_argument, unavailable
+from mempo.tools.calls import Calls
+from mempo.tools.retrying import RetrySettings, bad_call
+from mempo.tools.web_settings import WebPageSettings
+
+_REMEMBERED = 2000
 
 
 class AccessSettings(Settings):
     """Settings of the page tool."""
 
+    source: Literal["corpus", "web"] = "corpus"
+    """`corpus` knows the urls of the corpus alone; `web` fetches from the live web what the policy asks for."""
     max_url_chars: int = Field(default=2000, ge=1)
     max_page_chars: int = Field(default=20_000, ge=1)
     """A longer page is cut before it is tokenised."""
+    short_page_chars: int = Field(default=400, ge=0)
+    """As much of a page stays where old results are shown short (`prompt.short_results`)."""
+    max_concurrent: int = Field(default=32, ge=1)
+    """Pages under way at once."""
     retry: RetrySettings = RetrySettings()
+    web: WebPageSettings = WebPageSettings()
+
+
+class Accessible(Protocol):
+    """Anything that opens pages: every `Retriever` does. Safe to call from threads."""
+
+    def access(self, urls: Sequence[str]) -> list[Document | None]: ...
 
 
 class AccessTool:
@@ -24,18 +44,20 @@ class AccessTool:
 
     name = "access"
 
-    def __init__(self, retriever: Retriever, settings: AccessSettings | None = None) -> None:
-        self._retriever = retriever
-        self._settings = settings or AccessSettings()
+    def __init__(self, pages: Accessible, settings: AccessSettings | None = None) -> None:
+        self._pages = pages
+        self._settings = settings = settings or AccessSettings()
+        self._calls = Calls(settings.retry, settings.max_concurrent, _REMEMBERED)
 
     async def call(self, argument: str) -> ToolResult:
-        url = checked_argument(argument, "url", self._settings.max_url_chars)
-        if isinstance(url, ToolResult):
-            return url
-        try:
-            page = await call_with_retries(lambda: self._retriever.access([url])[0], self._settings.retry)
-        except Unavailable as error:
-            return unavailable(error)
+        return await self._calls.result(argument, "url", self._settings.max_url_chars, self._find, self._show)
+
+    def _find(self, url: str) -> Document | None:
+        return self._pages.access([url])[0]
+
+    def _show(self, page: Document | None) -> ToolResult:
         if page is None:
             return bad_call("error: no page has this url")
-        return ToolResult(passages=(f"{page.title}\n{page.text[: self._settings.max_page_chars]}",))
+        whole, short = self._settings.max_page_chars, self._settings.short_page_chars
+        full, brief = (f"{page.title}\n{page.text[:chars]}" for chars in (whole, min(short, whole)))
+        return ToolResult(passages=(full,), short=(brief,))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import TypeVar
 
 from pydantic import Field
@@ -22,28 +24,42 @@ class RetrySettings(Settings):
     backoff_s: float = Field(default=0.5, ge=0)
     """Wait before the second attempt; doubled each time."""
     max_backoff_s: float = Field(default=8.0, ge=0)
+    """No wait is longer, whatever a server asks for."""
+    jitter: float = Field(default=0.5, ge=0, le=1)
+    """The largest share of a wait that is left out at random, so that rollouts do not all come back at once."""
 
 
 class Unavailable(Exception):
-    """Every attempt failed; the message is the last failure's."""
+    """No attempt succeeded; the message is the last failure's."""
 
 
-async def call_with_retries(call: Callable[[], T], settings: RetrySettings) -> T:
+class BadCall(Exception):
+    """The call itself was wrong; the message says how, in words for the policy."""
+
+
+async def call_with_retries(call: Callable[[], T], settings: RetrySettings, threads: Executor | None = None) -> T:
     """Run a blocking `call` in a thread, again and again while it raises.
 
+    An exception may say that another attempt is of no use (`transient` False) or how long to wait (`retry_after_s`).
+
     Raises:
-        Unavailable: after `settings.tries` attempts.
+        BadCall: as `call` raised it.
+        Unavailable: after `settings.tries` attempts, or after one that cannot be mended by another.
     """
+    loop = asyncio.get_running_loop()
     wait_s = settings.backoff_s
     for attempt in range(1, settings.tries + 1):
         try:
-            return await asyncio.to_thread(call)
+            return await loop.run_in_executor(threads, call)
+        except BadCall:
+            raise
         except Exception as error:
-            if attempt == settings.tries:
-                raise Unavailable(
-                    f"{settings.tries} tries failed; the last: {type(error).__name__}: {error}"
-                ) from error
-        await asyncio.sleep(min(wait_s, settings.max_backoff_s))
+            if attempt == settings.tries or not getattr(error, "transient", True):
+                tries = f"{attempt} tries failed; the last" if attempt > 1 else "1 try failed"
+                raise Unavailable(f"{tries}: {type(error).__name__}: {error}") from error
+            asked_s = getattr(error, "retry_after_s", None) or 0.0
+        jittered_s = wait_s * (1 - settings.jitter * random.random())
+        await asyncio.sleep(min(max(jittered_s, asked_s), settings.max_backoff_s))
         wait_s *= 2
     raise AssertionError("unreachable: tries >= 1")
 

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
 from pydantic import Field, field_validator
 
 from mempo.interfaces import ToolResult
-from mempo.retrieval.types import Hit, Retriever
+from mempo.retrieval.types import Hit
 from mempo.settings import Settings
-from mempo.tools.retrying import RetrySettings, Unavailable, call_with_retries, checked_argument, unavailable
+from mempo.tools.calls import Calls
+from mempo.tools.retrying import RetrySettings
+from mempo.tools.web_settings import WebSearchSettings
 
-_CACHE_SIZE = 20_000
+_REMEMBERED = 20_000
 
 
 class SearchSettings(Settings):
     """Settings of the search tool. The budget in tokens, `limits.max_obs_tokens`, is the loop's to keep."""
 
+    source: Literal["corpus", "web"] = "corpus"
+    """`corpus` is what `data.*` names, in this process or behind a server; `web` asks a search engine."""
     top_k: int = Field(default=5, ge=1)
     passage: str = "[{n}] {title}\n{text}"
     """How a passage is shown; `{n}`, `{title}`, `{text}` and `{url}` are filled in."""
     max_query_chars: int = Field(default=2000, ge=1)
     max_passage_chars: int = Field(default=5000, ge=1)
     """A longer passage is cut before it is tokenised."""
+    short_passage_chars: int = Field(default=160, ge=0)
+    """As much of a passage stays where old results are shown short (`prompt.short_results`)."""
+    max_concurrent: int = Field(default=32, ge=1)
+    """Searches under way at once."""
     retry: RetrySettings = RetrySettings()
+    web: WebSearchSettings = WebSearchSettings()
 
     @field_validator("passage")
     @classmethod
@@ -36,39 +48,38 @@ class SearchSettings(Settings):
         return value
 
 
+class Searchable(Protocol):
+    """Anything that finds passages: every `Retriever` does. Safe to call from threads."""
+
+    def retrieve(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]: ...
+
+
 class SearchTool:
-    """A `Tool` over anything with `retrieve(queries, top_k)`. Answers are cached: a corpus does not change in a run."""
+    """A `Tool` over anything with `retrieve(queries, top_k)`."""
 
     name = "search"
 
-    def __init__(self, retriever: Retriever, settings: SearchSettings | None = None) -> None:
+    def __init__(self, retriever: Searchable, settings: SearchSettings | None = None) -> None:
         self._retriever = retriever
-        self._settings = settings or SearchSettings()
-        self._cache: dict[str, ToolResult] = {}
+        self._settings = settings = settings or SearchSettings()
+        self._calls = Calls(settings.retry, settings.max_concurrent, _REMEMBERED)
 
     async def call(self, argument: str) -> ToolResult:
-        query = checked_argument(argument, "query", self._settings.max_query_chars)
-        if isinstance(query, ToolResult):
-            return query
-        if query in self._cache:
-            return self._cache[query]
-        try:
-            hits = await call_with_retries(
-                lambda: self._retriever.retrieve([query], self._settings.top_k)[0], self._settings.retry
-            )
-        except Unavailable as error:
-            return unavailable(error)
-        result = self._show(hits)
-        if len(self._cache) < _CACHE_SIZE:
-            self._cache[query] = result
-        return result
+        return await self._calls.result(argument, "query", self._settings.max_query_chars, self._find, self._show)
+
+    def _find(self, query: str) -> list[Hit]:
+        return self._retriever.retrieve([query], self._settings.top_k)[0]
 
     def _show(self, hits: list[Hit]) -> ToolResult:
         if not hits:
             return ToolResult(notice="nothing was found")
-        cut, template = self._settings.max_passage_chars, self._settings.passage
-        passages = (
-            template.format(n=n, title=hit.document.title, text=hit.document.text[:cut], url=hit.document.url or "")
+        whole, short = self._settings.max_passage_chars, self._settings.short_passage_chars
+        return ToolResult(passages=self._passages(hits, whole), short=self._passages(hits, min(short, whole)))
+
+    def _passages(self, hits: list[Hit], chars: int) -> tuple[str, ...]:
+        return tuple(
+            self._settings.passage.format(
+                n=n, title=hit.document.title, text=hit.document.text[:chars], url=hit.document.url or ""
+            )
             for n, hit in enumerate(hits, start=1)
         )
-        return ToolResult(passages=tuple(passages))

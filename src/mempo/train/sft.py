@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from pydantic import Field
 from rich.console import Console
 
-from mempo.demos import Demo, ExpertSettings
+from mempo.demos import Demo
 from mempo.engine.model import Policy
 from mempo.engine.optimizer import OptimSettings, learning_rate
 from mempo.engine.update import Updater
 from mempo.errors import ConfigError
+from mempo.expert import ExpertSettings
 from mempo.rewards.probe import ProbeSettings, build_probe
 from mempo.runs.folder import RunFolder
 from mempo.settings import Settings

@@ -56,8 +56,9 @@ class ToySettings(Settings):
         return self
 
 
-def toy_codec(texts: Iterable[str], extra: Sequence[str] = ()) -> Codec:
-    """A lossless tokenizer: every piece of `texts` and `extra` is a token, all else is spelled in bytes."""
+def toy_codec(texts: Iterable[str], extra: Sequence[str] = (), actions: Sequence[str] = ()) -> Codec:
+    """A lossless tokenizer: every piece of `texts` and `extra` is a token, all else is spelled in bytes. `actions` are
+    tags of an environment's own."""
     split = pre_tokenizers.Split(Regex(_PIECES), "isolated")
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     pieces = dict.fromkeys(piece for text in (*extra, *texts) for piece, _ in split.pre_tokenize_str(text))
@@ -68,7 +69,7 @@ def toy_codec(texts: Iterable[str], extra: Sequence[str] = ()) -> Codec:
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in ("<eos>", "<pad>")])
-    tags = [tag for name in TAGS for tag in (opening(name), closing(name))]
+    tags = [tag for name in dict.fromkeys((*TAGS, *actions)) for tag in (opening(name), closing(name))]
     tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in tags])
     return Codec(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>"))
 

@@ -11,6 +11,7 @@ from mempo.errors import ConfigError, nearest
 from mempo.imports import call_own, is_import_path, load_object
 from mempo.interfaces import World
 from mempo.worlds.atlas import EVERYTHING, TEST_FRACTION, TOY, AtlasWorld, Subset
+from mempo.worlds.maze import MazeWorld
 
 
 def make_atlas(**options: Any) -> AtlasWorld:
@@ -47,8 +48,20 @@ def _tuples(options: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
 
 
-_WORLDS: dict[str, Callable[..., World]] = {"atlas": make_atlas}
-_OPTIONS = {"atlas": ("rendering", "forms", "subset", "test_fraction")}
+def make_maze(**options: Any) -> MazeWorld:
+    """Options: the fields of `MazeWorld`.
+
+    Raises:
+        ConfigError: a value that an option cannot have (as `MazeError`).
+    """
+    return MazeWorld(**options)
+
+
+_WORLDS: dict[str, Callable[..., World]] = {"atlas": make_atlas, "maze": make_maze}
+_OPTIONS = {
+    "atlas": ("rendering", "forms", "subset", "test_fraction"),
+    "maze": tuple(field.name for field in dataclasses.fields(MazeWorld)),
+}
 
 
 def make_world(name: str, options: Mapping[str, Any]) -> World:

@@ -1,0 +1,210 @@
+"""Saved rollouts as the measures read them: texts, scores and credit, in groups of one question.
+
+Rollouts that infrastructure spoiled are counted and left out: they say nothing about the policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mempo.credit import CreditSettings, note_slots
+from mempo.question import objectives_of
+from mempo.rewards.memory_settings import MemorySettings
+from mempo.tokens import Codec
+from mempo.train.credit import group_credit
+from mempo.trajectory import GenerationStop, Trajectory, Turn
+
+
+@dataclass(frozen=True)
+class NoteSignal:
+    """What a run wrote down about a note, see `rewards.NoteScore`. `r` None: no signal, for `reason`. `p_base` is P
+    given the baseline's context, whichever it is. `advantage` None: the note got no credit."""
+
+    r: float | None
+    p_mem: float | None = None
+    p_base: float | None = None
+    p_mem_raw: float | None = None
+    gold_tokens: int = 0
+    kept_mem: int = 0
+    kept_base: int | None = None
+    reason: str | None = None
+    advantage: float | None = None
+
+
+@dataclass(frozen=True)
+class TurnRecord:
+    """One turn. `note` None: no closed note. `query`: what a tool was asked. `observation`: what it said, as the policy
+    saw it. `note_slots`: how many of the `generated_tokens` carry the credit of the note."""
+
+    index: int
+    note: str | None = None
+    note_tokens: int = 0
+    note_slots: int = 0
+    generated_tokens: int = 0
+    query: str | None = None
+    observation: str | None = None
+    signal: NoteSignal | None = None
+
+
+@dataclass(frozen=True)
+class RolloutRecord:
+    """One rollout without infrastructure errors. `objectives` `[objectives][aliases]`. `probe`: what notes are
+    asked to predict, None: the first alias of each objective. `advantage` None: not known."""
+
+    question_id: str
+    question: str
+    objectives: tuple[tuple[str, ...], ...]
+    turns: tuple[TurnRecord, ...]
+    probe: str | None = None
+    score: float | None = None
+    em: float | None = None
+    format_ok: bool | None = None
+    advantage: float | None = None
+
+    @property
+    def noted(self) -> Iterator[TurnRecord]:
+        """Turns whose note the memory signal is about: closed notes from the second turn on."""
+        return (turn for turn in self.turns[1:] if turn.note is not None)
+
+    def note_before(self, turn: TurnRecord) -> TurnRecord | None:
+        """The turn of the note in force before `turn`, the first turn's included."""
+        earlier = [other for other in self.turns[: turn.index] if other.note is not None]
+        return earlier[-1] if earlier else None
+
+    def observations_before(self, turn: TurnRecord) -> list[str]:
+        return [other.observation for other in self.turns[: turn.index] if other.observation is not None]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rollouts of one file. `groups` `[questions][rollouts]`; `credit`: where advantages come from, `saved`,
+    `recomputed` (the file is older than they are) or `none` (an evaluation, or own credit that was not saved)."""
+
+    name: str
+    groups: tuple[tuple[RolloutRecord, ...], ...]
+    errors: int = 0
+    credit: str = "saved"
+
+    @property
+    def rollouts(self) -> list[RolloutRecord]:
+        return [rollout for group in self.groups for rollout in group]
+
+    @property
+    def noted(self) -> list[tuple[RolloutRecord, TurnRecord]]:
+        return [(rollout, turn) for rollout in self.rollouts for turn in rollout.noted]
+
+    def thinned(self, questions: int) -> Batch:
+        """The same with at most so many groups, evenly chosen."""
+        count = len(self.groups)
+        if count <= questions:
+            return self
+        return replace(self, groups=tuple(self.groups[i * count // questions] for i in range(questions)))
+
+
+def batch_of(
+    name: str,
+    trajectories: Sequence[Trajectory],
+    lines: Sequence[Mapping[str, Any]],
+    codec: Codec,
+    group_size: int,
+) -> Batch:
+    """Records of one rollout file. Groups are `group_size` neighbouring lines of one question; where the lines do not
+    come so, runs of lines of one question."""
+    records = [_rollout(trajectory, line, codec) for trajectory, line in zip(trajectories, lines, strict=True)]
+    groups = []
+    for positions in grouped([line["question_id"] for line in lines], group_size):
+        sound = tuple(records[i] for i in positions if not lines[i].get("is_error"))
+        if sound:
+            groups.append(sound)
+    errors = sum(bool(line.get("is_error")) for line in lines)
+    saved = all("advantage" in line for line in lines)
+    return Batch(name, tuple(groups), errors, "saved" if saved else "none")
+
+
+def grouped(question_ids: Sequence[str], size: int) -> list[range]:
+    """Positions of each group."""
+    chunks = [range(first, min(first + size, len(question_ids))) for first in range(0, len(question_ids), size)]
+    if all(len({question_ids[i] for i in chunk}) == 1 for chunk in chunks):
+        return chunks
+    starts = [i for i in range(len(question_ids)) if i == 0 or question_ids[i] != question_ids[i - 1]]
+    return [range(a, b) for a, b in zip(starts, [*starts[1:], len(question_ids)], strict=True)]
+
+
+def with_recomputed_credit(batch: Batch, credit: CreditSettings, memory: MemorySettings) -> Batch:
+    """The advantages that the settings give to the saved scores and rewards."""
+    groups = []
+    for group in batch.groups:
+        rewards = [{turn.index: turn.signal.r for turn in rollout.noted if turn.signal} for rollout in group]
+        made = group_credit([rollout.score for rollout in group], rewards, credit, memory)
+        groups.append(
+            tuple(
+                replace(rollout, advantage=outcome, turns=tuple(_credited(turn, by_turn) for turn in rollout.turns))
+                for rollout, outcome, by_turn in zip(group, made.outcome, made.memory, strict=True)
+            )
+        )
+    return replace(batch, groups=tuple(groups), credit="recomputed")
+
+
+def _credited(turn: TurnRecord, by_turn: Mapping[int, float]) -> TurnRecord:
+    if turn.signal is None:
+        return turn
+    return replace(turn, signal=replace(turn.signal, advantage=by_turn.get(turn.index)))
+
+
+def _rollout(trajectory: Trajectory, line: Mapping[str, Any], codec: Codec) -> RolloutRecord:
+    signals = {note["turn"]: _signal(note) for note in line.get("notes") or ()}
+    return RolloutRecord(
+        question_id=trajectory.question_id,
+        question=line.get("question") or "",
+        objectives=objectives_of(line.get("gold")),
+        turns=tuple(_turn(turn, signals.get(turn.index), codec) for turn in trajectory.turns),
+        probe=line.get("probe"),
+        score=line.get("score"),
+        em=line.get("em"),
+        format_ok=line.get("format_ok"),
+        advantage=line.get("advantage"),
+    )
+
+
+def _signal(note: Mapping[str, Any]) -> NoteSignal:
+    return NoteSignal(
+        r=note["r"],
+        p_mem=note.get("p_mem"),
+        p_base=note.get("p_full"),
+        p_mem_raw=note.get("p_mem_raw"),
+        gold_tokens=note.get("gold_tokens", 0),
+        kept_mem=note.get("kept_mem", 0),
+        kept_base=note.get("kept_full"),
+        reason=note.get("reason"),
+        advantage=note.get("advantage"),
+    )
+
+
+def _turn(turn: Turn, signal: NoteSignal | None, codec: Codec) -> TurnRecord:
+    action = turn.parsed.action
+    observation = None
+    if turn.observation is not None:
+        # The first and the last part are the wrapper around what the tool said.
+        parts = turn.observation.parts[1:-1] or turn.observation.parts
+        observation = "".join(codec.decode(part.ids) for part in parts)
+    return TurnRecord(
+        index=turn.index,
+        note=note_text(turn, codec),
+        note_tokens=len(turn.note_ids or ()),
+        note_slots=len(note_slots(turn)),
+        generated_tokens=len(turn.generated_ids),
+        query=action.text if action is not None and not turn.parsed.is_answer else None,
+        observation=observation,
+        signal=signal,
+    )
+
+
+def note_text(turn: Turn, codec: Codec) -> str | None:
+    """The inside of the turn's closed note; None without one."""
+    if turn.parsed.note is None or turn.note_ids is None:
+        return None
+    own = turn.own_ids
+    ended = turn.stop is GenerationStop.EOS and own and own[-1] in codec.eos_ids
+    return turn.parsed.note.inner(codec.decode(own[:-1] if ended else own)).strip()

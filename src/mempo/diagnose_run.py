@@ -1,0 +1,223 @@
+"""`mempo diagnose`: find the rollouts and the policy of a run folder, and write its diagnosis."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mempo.config import Config, resolve
+from mempo.diagnose.control import ControlNote, ask, spread
+from mempo.diagnose.figures import save_figures
+from mempo.diagnose.numbers import finite
+from mempo.diagnose.page import page
+from mempo.diagnose.records import Batch, batch_of, with_recomputed_credit
+from mempo.diagnose.report import Material, build_report
+from mempo.engine.model import load_codec, load_policy
+from mempo.engine.scoring import LocalScorer
+from mempo.errors import UserError
+from mempo.interfaces import Environment
+from mempo.pipeline import final_model
+from mempo.protocol import ACTION_TAGS, TurnGrammar
+from mempo.runs.files import write_whole
+from mempo.runs.folder import RunFolder
+from mempo.runs.rollouts import load_rollouts
+from mempo.tokens import Codec
+from mempo.trajectory import Trajectory
+from mempo.worlds.registry import make_world
+
+CURVE_QUESTIONS = 32
+"""Curves of notes are drawn from so many questions of a step."""
+_STEP = re.compile(r"step-(\d+)\.jsonl")
+_EVALUATIONS = ("evaluation-start", "evaluation-final")
+
+
+@dataclass(frozen=True)
+class DiagnoseOptions:
+    """`step`: `last`, the number of a saved RL step, or the name of an evaluation's rollouts (`evaluation-final`).
+    `steps`: of how many saved steps, spread evenly, curves of notes are drawn; None: all. `use_model`: ask the policy
+    about at most `notes` notes. `out` None: `diagnosis/` in the run."""
+
+    step: str = "last"
+    steps: int | None = 8
+    use_model: bool = True
+    notes: int = 256
+    out: Path | None = None
+
+
+def diagnose(run: Path, options: DiagnoseOptions | None = None) -> dict[str, Any]:
+    """Write `diagnosis.json`, `diagnosis.md` and the figures of a run; returns the report.
+
+    Raises:
+        UserError: no run, no rollouts of the step, rollouts without notes, or files that cannot be read.
+    """
+    options = options or DiagnoseOptions()
+    if not (run / "config.yaml").is_file():
+        raise UserError(f"{run} is no run folder (no config.yaml); give the output folder of mempo train")
+    config = resolve(str(run)).config
+    name = _chosen(run, options.step)
+    model = _model(run, config)
+    codec = load_codec(str(model))
+    reader = _Reader(run, config, codec, _grammar(config))
+    batch, trajectories, remarks = reader.read(name)
+    if not batch.rollouts:
+        raise UserError(f"all {batch.errors} rollouts of {name} failed by infrastructure, so they say nothing")
+    if not batch.noted:
+        why = "agent.notes is forbidden" if config.agent.notes == "forbidden" else "no turn after the first wrote one"
+        raise UserError(f"the {len(batch.rollouts)} rollouts of {name} hold no notes to diagnose ({why})")
+    metrics = _metrics(run)
+    if not config.rl.memory_signal:
+        remarks.append("rl.memory_signal is false: notes were not scored and earned nothing in this run")
+    control = None
+    if options.use_model:
+        control = _ask(model, config, codec, batch, trajectories, options.notes)
+        remarks += _older(run, name, model, metrics)
+    else:
+        remarks.append("the policy was not asked (--no-model): no control, no P(history)")
+    material = Material(
+        run=run.absolute().name,
+        batch=batch,
+        metrics=metrics,
+        memory=config.memory,
+        credit=config.credit,
+        history=[
+            (step, reader.read(f"step-{step}")[0].thinned(CURVE_QUESTIONS))
+            for step in _spread(saved_steps(run), options.steps)
+        ],
+        control=control,
+        remarks=remarks,
+        memory_signal=config.rl.memory_signal,
+    )
+    report = build_report(material)
+    out = options.out or run / "diagnosis"
+    report["figures"] = save_figures(report, out)
+    write_whole(out / "diagnosis.md", page(report))
+    write_whole(out / "diagnosis.json", dump(report) + "\n")
+    return report
+
+
+def dump(report: dict[str, Any]) -> str:
+    return json.dumps(report, ensure_ascii=False, allow_nan=False, indent=1)
+
+
+def saved_steps(run: Path) -> list[int]:
+    """RL steps whose rollouts are in the folder, ascending."""
+    found = (_STEP.fullmatch(file.name) for file in (run / "rollouts").glob("step-*.jsonl"))
+    return sorted(int(match.group(1)) for match in found if match)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    run: Path
+    config: Config
+    codec: Codec
+    grammar: TurnGrammar
+
+    def read(self, name: str) -> tuple[Batch, list[Trajectory], list[str]]:
+        """The batch of a rollout file, the trajectories of its rollouts without errors, and what to remark."""
+        config, file = self.config, self.run / "rollouts" / f"{name}.jsonl"
+        is_rl = name not in _EVALUATIONS
+        try:
+            trajectories, lines, _ = load_rollouts(file, self.codec, self.grammar)
+            lines = finite(lines)  # another writer may have put NaN there
+            size = config.rl.rollouts_per_question if is_rl else config.evaluate.rollouts_per_question
+            batch = batch_of(name, trajectories, lines, self.codec, size)
+        except (OSError, ValueError, AttributeError, KeyError, IndexError, TypeError) as error:
+            raise UserError(
+                f"the rollouts {file} and their .tokens file cannot be read ({type(error).__name__}: {error}); choose "
+                "another --step"
+            ) from error
+        remarks = []
+        if not is_rl:
+            remarks.append("these are rollouts of an evaluation: there is no credit, and groups may be single rollouts")
+        elif batch.credit == "none" and config.credit.function:
+            remarks.append("the rollout file holds no advantages, and own credit is not computed again: no credit rows")
+        elif batch.credit == "none":
+            batch = with_recomputed_credit(batch, config.credit, config.memory)
+            remarks.append(
+                "the rollout file holds no advantages: they were computed again from scores and r, as the run's "
+                "settings say"
+            )
+        if batch.errors:
+            remarks.append(f"{batch.errors} rollouts that infrastructure spoiled are left out")
+        sound = [t for t, line in zip(trajectories, lines, strict=True) if not line.get("is_error")]
+        return batch, sound, remarks
+
+
+def _grammar(config: Config) -> TurnGrammar:
+    """How turns are read: the built-in actions and those of the run's environment."""
+    data = config.data
+    world = make_world(data.world, data.world_options) if data.world else None
+    own = world.actions if isinstance(world, Environment) else ()
+    return TurnGrammar(config.agent.notes, config.agent.first_note, (*own, *ACTION_TAGS))
+
+
+def _chosen(run: Path, step: str) -> str:
+    """The name of the rollout file that `--step` asks for."""
+    steps = saved_steps(run)
+    evaluations = [name for name in _EVALUATIONS if (run / "rollouts" / f"{name}.jsonl").is_file()]
+    if step in evaluations:
+        return step
+    if step == "last" and steps:
+        return f"step-{steps[-1]}"
+    if step.isascii() and step.isdigit() and int(step) in steps:
+        return f"step-{int(step)}"
+    instead = f"; --step {evaluations[-1]} looks at the evaluation instead" if evaluations else ""
+    if not steps:
+        raise UserError(
+            f"{run} holds no rollouts of an RL step (rl.log_rollouts_every 0 saves none){instead or '; train with it'}"
+        )
+    shown = ", ".join(map(str, steps if len(steps) <= 8 else [*steps[:4], "…", *steps[-3:]]))
+    known = ", ".join(["last", *evaluations])
+    raise UserError(f"--step {step}: {run} holds no such rollouts; saved steps: {shown}; also {known}")
+
+
+def _spread(steps: Sequence[int], count: int | None) -> list[int]:
+    """`count` steps, evenly, the last among them."""
+    backwards = list(reversed(steps))
+    return sorted(backwards[i] for i in spread(len(steps), len(steps) if count is None else count))
+
+
+def _model(run: Path, config: Config) -> Path | str:
+    """Whose words the rollouts are: the final policy, the newest checkpoint, or what the run began with."""
+    try:
+        return final_model(run)
+    except UserError:
+        if (run / "start").is_dir():
+            return run / "start"
+        if config.model.path:
+            return config.model.path
+        raise
+
+
+def _ask(
+    model: Path | str, config: Config, codec: Codec, batch: Batch, trajectories: Sequence[Trajectory], notes: int
+) -> tuple[list[ControlNote], int]:
+    policy = load_policy(config.model, str(model), codec)
+    return ask(batch, trajectories, codec, LocalScorer(policy), config.memory.probe, notes, policy.window)
+
+
+def _metrics(run: Path) -> list[dict[str, Any]]:
+    try:
+        return finite(RunFolder(run).metrics())
+    except ValueError as error:
+        raise UserError(
+            f"{run / 'metrics.jsonl'} is damaged ({error}); move it away to go on without curves"
+        ) from error
+
+
+def _older(run: Path, name: str, model: Path | str, metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A remark where the policy that is asked is not the one that made the rollouts."""
+    if name in _EVALUATIONS:
+        return []
+    made = name.removeprefix("step-")
+    last = max((line["step"] for line in metrics if line.get("stage") == "rl"), default=0)
+    asked = f"rl-{last}" if model == run / "final" else Path(model).name
+    if asked == f"rl-{made}":
+        return [
+            f"P of the control rows is of the policy after step {made}; the rollouts were made before its last update"
+        ]
+    return [f"P of the control rows is of another policy ({asked}) than the one that made the rollouts (step {made})"]

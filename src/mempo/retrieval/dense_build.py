@@ -1,0 +1,194 @@
+"""Making a dense index: encode, train, add, write; or take a FAISS file that somebody made."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from mempo.errors import UserError
+from mempo.retrieval import faiss_index
+from mempo.retrieval.corpus import Corpus
+from mempo.retrieval.dense import DenseIndex
+from mempo.retrieval.embeddings import StoredAs, embed_corpus
+from mempo.retrieval.encoder_settings import EncoderSettings, encoder_folder, weights_bytes
+from mempo.retrieval.faiss_index import Metric
+from mempo.retrieval.faiss_ready import check_file, refuse_unless_fits
+from mempo.retrieval.memory_need import MemoryNeed, free_bytes
+from mempo.retrieval.sidecar import Sidecar, new_index_folder, refuse_out_dir, write_sidecar
+from mempo.settings import Settings
+from mempo.whole import one_writer
+
+if TYPE_CHECKING:
+    from mempo.retrieval.encoder import Encoder
+
+log = logging.getLogger(__name__)
+
+FILE = "vectors.faiss"
+Report = Callable[[str, int, int], None]
+"""Told a stage (`encode`, `train`, `add`) and how far it is: done, of all."""
+
+
+class DenseSettings(Settings):
+    """How vectors are kept and searched."""
+
+    factory: str = "Flat"
+    """FAISS's factory string: Flat, SQ8, HNSW32, IVF4096,Flat, IVF4096,PQ96, ..."""
+    metric: Metric = "inner_product"
+    """Of normalised vectors the inner product is the cosine."""
+    train_sample: int | None = Field(default=None, ge=1)
+    """Vectors to train on; default 64 for each centroid, at least 65 536, at most all."""
+    seed: int = 0
+    """Draws the training sample."""
+    nprobe: int | None = Field(default=None, ge=1)
+    """Lists of an IVF index that a search looks into; default 1/16 of them, within 8 and 128."""
+    ef_search: int | None = Field(default=None, ge=1)
+    """How widely an HNSW graph is searched; default 64."""
+    stored_as: StoredAs = "float32"
+    """The vectors in the cache; float16 halves the disk they take."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A dense index about to be written: a FAISS index in memory, or a file that stays where it is."""
+
+    index: Any | None
+    file: Path | None
+    dimension: int
+    parameters: Mapping[str, Any]
+
+    def write(self, corpus: Corpus, folder: Path) -> None:
+        """The index and its sidecar into a folder that is there, without the corpus."""
+        if self.index is not None:
+            faiss_index.write(self.index, folder / FILE)
+        place = folder / FILE if self.file is None else self.file
+        file = {
+            # Of a file elsewhere both ways, as for the corpus: a tree moved as a whole still finds it.
+            "path": FILE if self.file is None else os.path.relpath(place.resolve(), folder.resolve()),
+            "absolute": "" if self.file is None else str(place.absolute()),
+            "bytes": place.stat().st_size,
+        }
+        parameters = {"dimension": self.dimension, **self.parameters, "file": file}
+        write_sidecar(folder, Sidecar(DenseIndex.KIND, len(corpus), corpus.sha256, parameters))
+
+
+def build_dense(
+    corpus: Corpus,
+    out_dir: str | Path,
+    encoder: Encoder,
+    cache: Path,
+    settings: DenseSettings | None = None,
+    report: Report = lambda stage, done, total: None,
+    force: bool = False,
+) -> DenseIndex:
+    """Encodes what `cache` does not hold yet, indexes it into `out_dir` and loads it.
+
+    Raises IndexFolderError as Bm25Index.build does, and UserError: a factory that makes no index, too few vectors to
+    train on, too little disk, or more memory than is free unless `force`.
+    """
+    refuse_out_dir(Path(out_dir))
+    prepared = prepare(corpus, encoder, cache, settings or DenseSettings(), report, force)
+    return put(prepared, corpus, Path(out_dir), encoder)
+
+
+def adopt_faiss(
+    corpus: Corpus,
+    out_dir: str | Path,
+    encoder: Encoder,
+    file: Path,
+    settings: DenseSettings | None = None,
+    force: bool = False,
+) -> DenseIndex:
+    """Takes a ready-made FAISS file of this corpus, which stays where it is.
+
+    Raises IndexFolderError when its dimension is not the encoder's, its length not the corpus's, its metric not known
+    here, or when its vectors are not those that the encoder makes of the passages (unless `force`).
+    """
+    refuse_out_dir(Path(out_dir))
+    refuse_inside(file, Path(out_dir))
+    prepared = prepare_file(corpus, encoder, file, settings or DenseSettings(), force)
+    return put(prepared, corpus, Path(out_dir), encoder)
+
+
+def put(prepared: Prepared, corpus: Corpus, out_dir: Path, encoder: Encoder) -> DenseIndex:
+    """Writes a prepared index into `out_dir` and loads it."""
+    with one_writer(out_dir):
+        with new_index_folder(out_dir, corpus) as folder:
+            prepared.write(corpus, folder)
+        return DenseIndex.load(out_dir, encoder=encoder)
+
+
+def prepare(
+    corpus: Corpus, encoder: Encoder, cache: Path, settings: DenseSettings, report: Report, force: bool = False
+) -> Prepared:
+    """See build_dense; nothing is written but the vectors in the cache."""
+    index = faiss_index.make(settings.factory, encoder.dimension, settings.metric)  # first: it may be refused
+    rows = faiss_index.sample_rows(index, len(corpus), settings.train_sample)
+    search = faiss_index.search_settings(index, settings.nprobe, settings.ef_search)
+    if not force:
+        need = build_need(len(corpus), encoder.dimension, settings.factory, rows)
+        need.refuse_unless_fits("take a smaller factory (SQ8, IVF4096,PQ96), or --force")
+    vectors = embed_corpus(corpus, encoder, cache, settings.stored_as, lambda *done: report("encode", *done))
+    report("train", 0, rows)
+    remark = faiss_index.train(index, vectors, rows, settings.seed)
+    report("train", rows, rows)
+    if remark:
+        log.warning("%s: %s", settings.factory, remark)
+    faiss_index.add(index, vectors, lambda *done: report("add", *done))
+    parameters = {
+        "factory": settings.factory,
+        "metric": settings.metric,
+        "trained_on": rows,
+        "seed": settings.seed,
+        "stored_as": settings.stored_as,
+        "search": search,
+        **_encoder_parameters(encoder),
+    }
+    return Prepared(index, None, encoder.dimension, parameters)
+
+
+def prepare_file(
+    corpus: Corpus, encoder: Encoder, file: Path, settings: DenseSettings, force: bool = False
+) -> Prepared:
+    """See adopt_faiss; nothing is written."""
+    index = faiss_index.read(file)
+    check_file(index, file, dimension=encoder.dimension, documents=len(corpus))
+    agreement = refuse_unless_fits(index, file, corpus, encoder, force)
+    parameters = {
+        "factory": None,
+        "type": type(index).__name__,
+        "metric": faiss_index.metric_of(index),
+        "agreement": agreement,
+        "search": faiss_index.search_settings(index, settings.nprobe, settings.ef_search),
+        **_encoder_parameters(encoder),
+    }
+    return Prepared(None, file, encoder.dimension, parameters)
+
+
+def refuse_inside(file: Path, out_dir: Path) -> None:
+    """Raises UserError: the folder is replaced as a whole, and the file in it would be gone."""
+    if out_dir.resolve() in file.resolve().parents:
+        raise UserError(f"{file} lies in {out_dir}, which is about to be replaced; move it or name another folder")
+
+
+def build_need(documents: int, dimension: int, factory: str, sample_rows: int) -> MemoryNeed:
+    """Memory that building takes: the index whole, and the training sample."""
+    index = faiss_index.size_of(factory, dimension).of(documents)
+    parts = {"index": index, "training sample": sample_rows * dimension * 4}
+    return MemoryNeed(f"building {factory} of {documents} x {dimension}", parts, free_bytes())
+
+
+def _encoder_parameters(encoder: Encoder) -> dict[str, Any]:
+    settings = getattr(encoder, "settings", None)
+    found: dict[str, Any] = {"identity": dict(encoder.identity)}
+    if isinstance(settings, EncoderSettings):
+        path = settings.path
+        said = settings.model_copy(update={"path": str(Path(path).absolute()) if Path(path).is_dir() else path})
+        found["encoder"] = said.model_dump()
+        found["weights_bytes"] = weights_bytes(encoder_folder(path))
+    return found

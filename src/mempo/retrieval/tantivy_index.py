@@ -1,0 +1,157 @@
+"""The lexical index for larger corpora: the same words as bm25.py, kept by tantivy on disk and searched from there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mempo.errors import UserError
+from mempo.retrieval import words
+from mempo.retrieval.corpus import Corpus
+from mempo.retrieval.errors import CorpusError, IndexFolderError
+from mempo.retrieval.ranked import RankedIndex, Ranking
+from mempo.retrieval.sidecar import Sidecar, new_index_folder, read_sidecar, write_sidecar
+from mempo.whole import one_writer
+
+_FOLDER = "tantivy"
+_ANALYZER = "ready_words"
+_REPORT_EVERY = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class TantivySettings:
+    """`title_weight`: what a word in the title counts against one in the text, >= 0; `heap_bytes`: of the builder."""
+
+    title_weight: float = 2.0
+    heap_bytes: int = 256_000_000
+
+
+class TantivyIndex(RankedIndex):
+    """BM25 (k1 1.2, b 0.75, tantivy's own) of title and text as two fields, added up.
+
+    Words are cut by words.py before tantivy sees them, and queries are built from terms, never parsed: what a query
+    holds can be no operator.
+    """
+
+    KIND = "tantivy"
+
+    def __init__(self, corpus: Corpus, index: Any, title_weight: float) -> None:
+        """Use `build` or `load`."""
+        super().__init__(corpus)
+        self._tantivy = _tantivy()
+        self._searcher = index.searcher()
+        self._schema = index.schema
+        self._title_weight = title_weight
+
+    @classmethod
+    def build(cls, corpus: Corpus, out_dir: str | Path, settings: TantivySettings | None = None) -> TantivyIndex:
+        """As Bm25Index.build; UserError when the package is not installed."""
+        with one_writer(Path(out_dir)):
+            with new_index_folder(Path(out_dir), corpus) as folder:
+                cls.write(corpus, folder, settings)
+            return cls.load(out_dir)
+
+    @classmethod
+    def write(
+        cls,
+        corpus: Corpus,
+        folder: Path,
+        settings: TantivySettings | None = None,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
+        """Writes the index and its sidecar into a folder that is there; `progress` is told documents done and all."""
+        settings = settings or TantivySettings()
+        tantivy = _tantivy()
+        (folder / _FOLDER).mkdir()
+        index = tantivy.Index(_schema(tantivy), path=str(folder / _FOLDER))
+        _register(tantivy, index)
+        # One thread: documents then lie in the order of the corpus.
+        writer = index.writer(heap_size=settings.heap_bytes, num_threads=1)
+        any_word = False
+        for place, document in enumerate(corpus):
+            title, text = words.words(document.title), words.words(document.text)
+            any_word = any_word or bool(text) or bool(title)
+            writer.add_document(tantivy.Document(place=place, title=" ".join(title), text=" ".join(text)))
+            if place % _REPORT_EVERY == 0:
+                progress(place, len(corpus))
+        if not any_word:
+            raise CorpusError(f"corpus {corpus.text_path}: none of its {len(corpus)} documents has a word to index")
+        writer.commit()
+        writer.wait_merging_threads()
+        progress(len(corpus), len(corpus))
+        parameters = {**asdict(settings), "tokeniser": words.NAME, "tantivy": tantivy.__version__}
+        write_sidecar(folder, Sidecar(cls.KIND, len(corpus), corpus.sha256, parameters))
+
+    @classmethod
+    def load(cls, index_dir: str | Path, corpus: Corpus | None = None) -> TantivyIndex:
+        """As Bm25Index.load; UserError when the package is not installed."""
+        folder = Path(index_dir)
+        side = read_sidecar(folder)
+        side.refuse_unless(folder, kind=cls.KIND)
+        words.refuse_other(side.parameters.get("tokeniser"), f"index {folder}")
+        corpus = Corpus.load(folder) if corpus is None else corpus
+        side.refuse_unless(folder, corpus=corpus)
+        tantivy = _tantivy()
+        try:
+            index = tantivy.Index.open(str(folder / _FOLDER))
+            _register(tantivy, index)
+            found = cls(corpus, index, float(side.parameters["title_weight"]))
+            indexed = found._searcher.num_docs
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise IndexFolderError(f"index {folder} is incomplete or damaged ({error}); build it again") from error
+        if indexed != side.documents:
+            raise IndexFolderError(
+                f"index {folder}: its files hold {indexed} documents, {side.documents} are named; build it again"
+            )
+        return found
+
+    def rank(self, queries: Sequence[str], top_k: int) -> list[Ranking]:
+        """See RankedIndex. Only documents that share a word with the query are ranked."""
+        return [self._rank(query, top_k) for query in queries]
+
+    def _rank(self, query: str, top_k: int) -> Ranking:
+        counts = Counter(words.words(query))
+        if not counts:
+            return []
+        weights = {"title": self._title_weight, "text": 1.0}
+        clauses = [
+            (self._tantivy.Occur.Should, self._term(field, word, weight * count))
+            for word, count in sorted(counts.items())
+            for field, weight in weights.items()
+            if weight > 0
+        ]
+        query_of_terms = self._tantivy.Query.boolean_query(clauses)
+        found = self._searcher.search(query_of_terms, limit=min(top_k, len(self.corpus)), count=False).hits
+        places = self._searcher.fast_field_values("place", [address for _, address in found])
+        ranking = [(int(place), float(score)) for place, (score, _) in zip(places, found, strict=True)]
+        return sorted(ranking, key=lambda entry: (-entry[1], entry[0]))
+
+    def _term(self, field: str, word: str, weight: float) -> Any:
+        term = self._tantivy.Query.term_query(self._schema, field, word, "freq")
+        return self._tantivy.Query.boost_query(term, weight)
+
+
+def _tantivy() -> Any:
+    try:
+        import tantivy
+    except ImportError:
+        raise UserError(
+            "an index of kind 'tantivy' needs the package tantivy: pip install 'mempo[tantivy]'; or take kind 'bm25'"
+        ) from None
+    return tantivy
+
+
+def _schema(tantivy: Any) -> Any:
+    builder = tantivy.SchemaBuilder()
+    builder.add_integer_field("place", fast=True)
+    for field in ("title", "text"):
+        builder.add_text_field(field, tokenizer_name=_ANALYZER, index_option="freq")
+    return builder.build()
+
+
+def _register(tantivy: Any, index: Any) -> None:
+    analyzer = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.whitespace()).build()
+    index.register_tokenizer(_ANALYZER, analyzer)

@@ -1,0 +1,125 @@
+"""Rollouts appended one by one, in the form that `save_rollouts` writes at once.
+
+The arrays of a rollout are written before its line, so a whole line means a whole rollout. What a kill leaves behind is
+mended when the file is opened again: a line without its end, arrays without a line, and after a power cut lines whose
+arrays never reached the disk. Such a rollout is as if it had never been made.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from mempo.runs.files import dump_line
+from mempo.runs.rollouts import Sidecar, rollout_line, tokens_path
+from mempo.trajectory import Trajectory
+
+Key = tuple[str, int]
+"""Question id and rollout number: what a rollout is known by within its file."""
+
+_ITEM_BYTES = 4
+_TOKENS = b', "question_ids": ['
+_PLACES = ("generated", "logprobs", "note_ids", "action_ids", "advantages")
+
+
+class RolloutAppender:
+    """Appends to `path` and its sidecar; used as a context. Of two lines with one key the later one counts."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mend(path)
+        self._lines: BinaryIO = path.open("ab")
+        self._tokens: BinaryIO = tokens_path(path).open("ab")
+        self._items = self._tokens.seek(0, os.SEEK_END) // _ITEM_BYTES
+
+    def append(self, trajectory: Trajectory, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """The line as written; it is with the operating system when this returns."""
+        sidecar = Sidecar(self._items)
+        line = rollout_line(trajectory, facts, {}, sidecar)
+        arrays = sidecar.bytes()
+        self._tokens.write(arrays)
+        self._tokens.flush()
+        self._lines.write(dump_line(line).encode("utf-8", "replace"))
+        self._lines.flush()
+        self._items += len(arrays) // _ITEM_BYTES
+        return line
+
+    def __enter__(self) -> RolloutAppender:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for file in (self._tokens, self._lines):
+            os.fsync(file.fileno())
+            file.close()
+
+
+def mend(path: Path) -> int:
+    """Cut off what a kill left half-written at the end of a rollout file; how many whole lines had to go with it."""
+    tokens = tokens_path(path)
+    size = tokens.stat().st_size if tokens.exists() else 0
+    if size % _ITEM_BYTES:
+        os.truncate(tokens, size - size % _ITEM_BYTES)
+    if not path.exists():
+        return 0
+    content = path.read_bytes()
+    end, dropped = content.rfind(b"\n") + 1, 0
+    while end:
+        start = content.rfind(b"\n", 0, end - 1) + 1
+        if _fits(content[start:end], size // _ITEM_BYTES):
+            break
+        end, dropped = start, dropped + 1
+    if end < len(content):
+        os.truncate(path, end)
+    return dropped
+
+
+def _fits(line: bytes, items: int) -> bool:
+    """Whether a line is one, and its arrays lie within a sidecar of so many items."""
+    try:
+        record = json.loads(line)
+        return items_end(record) <= items
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def items_end(line: Mapping[str, Any]) -> int:
+    """Where the arrays of a line end in the sidecar, in items."""
+    places = [line["question_ids"]]
+    for turn in line["turns"]:
+        places += [turn[name] for name in _PLACES if turn.get(name)]
+        places.append(turn["prompt"][2:])
+        for name in ("observation", "short_observation"):
+            places += [part[:2] for part in turn.get(name) or ()]
+    return max(start + length for start, length in places)
+
+
+def read_facts(path: Path) -> Iterator[dict[str, Any]]:
+    """The whole lines of a rollout file without their tokens (`question_ids`, `turns`), which are most of a line and
+    say nothing about a score. A line of another writer's is read whole. A torn last line is left out.
+
+    Raises:
+        ValueError: a line that is no JSON; its number is named.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            cut = line.rfind(_TOKENS)  # within a JSON string its quotes would be escaped
+            try:
+                yield json.loads(line[:cut] + b"}" if cut > 0 else line)
+            except ValueError:
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    raise ValueError(f"{path}, line {number}: not JSON ({error})") from None
+
+
+def latest(lines: Iterator[dict[str, Any]]) -> dict[Key, dict[str, Any]]:
+    """Lines by key, in the order in which the keys first came; a repeated key has its last line."""
+    return {(line["question_id"], line["rollout"]): line for line in lines}
+
+

@@ -1,0 +1,76 @@
+"""Web search: one small interface, and the one provider that many services imitate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from mempo.errors import ConfigError
+from mempo.imports import call_own, is_import_path, load_object
+from mempo.retrieval.jsonl import valid_text
+from mempo.retrieval.types import Document, Hit
+from mempo.tools.web_api import WebApi, required_key, web_json
+from mempo.tools.web_errors import WebError
+from mempo.tools.web_settings import WebSearchSettings
+
+
+@runtime_checkable
+class SearchProvider(Protocol):
+    """A search engine. Called from threads, many at once; whatever it raises is tried again and then a failed call."""
+
+    def search(self, query: str, count: int) -> list[Document]:
+        """At most `count` results, best first: title, snippet as text, and url."""
+        ...
+
+
+class WebSearch:
+    """A provider as the search tool asks it; scores are 1 / rank."""
+
+    def __init__(self, provider: SearchProvider) -> None:
+        self._provider = provider
+
+    def retrieve(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
+        return [
+            [Hit(document, 1 / rank) for rank, document in enumerate(self._provider.search(query, top_k)[:top_k], 1)]
+            for query in queries
+        ]
+
+
+class SerperProvider:
+    """`POST endpoint {"q", "num"}` with the header X-API-KEY → `{"organic": [{"title", "link", "snippet"}]}`."""
+
+    def __init__(self, settings: WebSearchSettings) -> None:
+        """Raises UserError when the key is not in the environment."""
+        self._endpoint = settings.endpoint
+        self._headers = {
+            "x-api-key": required_key(settings.key_variable, "search.source=web"),
+            "content-type": "application/json",
+        }
+        self._api = WebApi(settings)
+
+    def search(self, query: str, count: int) -> list[Document]:
+        """See SearchProvider. Raises WebError."""
+        reply = self._api.ask("POST", self._endpoint, self._headers, {"q": valid_text(query), "num": count})
+        body = web_json(self._endpoint, reply)
+        organic = body.get("organic", []) if isinstance(body, dict) else None
+        if not isinstance(organic, list) or not all(isinstance(item, dict) for item in organic):
+            raise WebError(self._endpoint, 'the reply has no list "organic" of objects', transient=False)
+        return [_result(item) for item in organic if item.get("link")][:count]
+
+
+def make_provider(settings: WebSearchSettings) -> SearchProvider:
+    """Raises ConfigError: an unknown provider, or an own one that is none; UserError: no key."""
+    if settings.provider == "serper":
+        return SerperProvider(settings)
+    what = "search.web.provider"
+    if not is_import_path(settings.provider):
+        raise ConfigError(f"{what}: unknown provider {settings.provider!r}; write serper or package.module:factory")
+    made = call_own(f"{what}: {settings.provider}", load_object(settings.provider, what, parameters=0))
+    if not isinstance(made, SearchProvider):
+        raise ConfigError(f"{what}: {settings.provider} returned a {type(made).__name__} without search(query, count)")
+    return made
+
+
+def _result(item: dict[str, Any]) -> Document:
+    link, title, snippet = (valid_text(str(item.get(key) or "")) for key in ("link", "title", "snippet"))
+    return Document(link, title, snippet, link)

@@ -1,0 +1,33 @@
+"""Mazes: a world to act in, seen one cell at a time.
+
+    world = MazeWorld(width=4, height=3, loops=1)
+    (question,) = world.questions("train", 1)     # You stand in the Hall of a maze; doors lead north and west. …
+    tools = world.episode(question)               # {"move": …}, with a place of its own in the maze
+
+`layout.py` grows shapes and splits them, `maze.py` gives them names, a start and a goal, `telling.py` puts them into
+text, `walk.py` is the tool of a rollout, `explorer.py` the expert, `world.py` brings them together. No torch anywhere.
+"""
+
+from mempo.worlds.maze.explorer import MazeExpert
+from mempo.worlds.maze.layout import DIRECTIONS, OPPOSITE, grow, split_of
+from mempo.worlds.maze.maze import Maze, maze_of
+from mempo.worlds.maze.telling import Rendering, Seen
+from mempo.worlds.maze.walk import MoveTool
+from mempo.worlds.maze.world import MazeError, MazeWorld, Probe, write
+
+__all__ = [
+    "DIRECTIONS",
+    "OPPOSITE",
+    "Maze",
+    "MazeError",
+    "MazeExpert",
+    "MazeWorld",
+    "MoveTool",
+    "Probe",
+    "Rendering",
+    "Seen",
+    "grow",
+    "maze_of",
+    "split_of",
+    "write",
+]

@@ -1,0 +1,183 @@
+"""Training against a retrieval server that dies and comes back, fails at random, hangs, or talks nonsense."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI, Request, Response
+
+from mempo.build import open_retriever
+from mempo.config import resolve
+from mempo.errors import UserError
+from mempo.retrieval.client import HttpRetriever
+from mempo.retrieval.corpus import Corpus, Document
+from mempo.retrieval.index import Bm25Index
+from mempo.retrieval.service import create_app
+from mempo.retrieval.types import Hit
+from mempo.tools.retrying import RetrySettings
+from mempo.tools.search import SearchSettings, SearchTool
+from mempo.train.rl import RlSetup, train_rl
+from tests.retrieval.serving import serving
+from tests.retrieval.test_service_run import process
+from tests.tiny import make_agent
+from tests.train.fakes import CODEC, NOTED_ANSWER, Speaker, questions, run_folder, settings, setup
+from tests.train.small import quiet
+
+pytestmark = pytest.mark.filterwarnings("ignore:a group has a single scored rollout")
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served")
+    documents = [Document(str(n), f"City {n}", f"Paris is number{n}") for n in range(20)]
+    Bm25Index.build(Corpus.from_documents(documents, folder / "c"), folder / "i")
+    return folder / "i"
+
+
+def speak(rng: random.Random) -> str:
+    """Half of the turns search, each for something new; the others answer, right or wrong."""
+    if rng.random() < 0.5:
+        return f"<mem>n</mem><think>s</think><search>number{rng.randrange(20)} {rng.random()}</search>"
+    return NOTED_ANSWER.replace("Paris", rng.choice(["Paris", "Rome"]))
+
+
+def searching(retriever: Any, tries: int) -> RlSetup:
+    retry = RetrySettings(tries=tries, backoff_s=0.001)
+    tool = SearchTool(retriever, SearchSettings(top_k=2, retry=retry))
+    return setup(Speaker(speak), questions(4), agent_of=make_agent(CODEC, tools={"search": tool}))
+
+
+class Watched:
+    """A client that calls `before(n)` ahead of its n-th request."""
+
+    def __init__(self, client: HttpRetriever, before: Callable[[int], None]) -> None:
+        self._client = client
+        self._before = before
+        self._lock = threading.Lock()
+        self.requests = 0
+
+    def retrieve(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
+        with self._lock:
+            self.requests += 1
+            self._before(self.requests)
+        return self._client.retrieve(queries, top_k)
+
+
+@pytest.mark.slow
+def test_a_server_killed_in_mid_training_and_started_again(index: Path, tmp_path: Path) -> None:
+    run = run_folder(tmp_path)
+    with process(index) as (server, url), HttpRetriever(url, tries=1) as client:
+
+        def kill(number: int) -> None:
+            if number == 5:
+                server.kill()
+                server.wait()
+
+        made = searching(Watched(client, kill), tries=2)
+        train_rl(made, settings(steps=1, questions_per_step=4, save_every=1), run, quiet())
+        with process(index, port=int(url.rsplit(":", 1)[1])):
+            train_rl(made, settings(steps=3, questions_per_step=4, save_every=1), run, quiet())
+    first, *later = run.metrics()
+    assert 0 < first["errors"] < first["rollouts"] == 16
+    assert first["score"] is not None
+    assert [step["errors"] for step in later] == [0, 0]
+    assert [checkpoint.step for checkpoint in run.checkpoints()][-1] == 3
+
+
+@contextmanager
+def failing_service(index: Path, seed: int, status_share: float, hang_share: float) -> Iterator[tuple[str, list[int]]]:
+    """The real service behind a front that fails so many requests, and the statuses it gave (0: it hung)."""
+    inner = create_app(Bm25Index.load(index))
+    rng, given = random.Random(seed), list[int]()
+
+    class Front(FastAPI):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] != "http":
+                await inner(scope, receive, send)
+                return
+            draw = rng.random()
+            if draw < status_share:
+                given.append(500)
+                await Response("<html>500</html>", 500)(scope, receive, send)
+            elif draw < status_share + hang_share:
+                given.append(0)
+                await Request(scope, receive).body()
+                await _until_disconnect(receive)
+            else:
+                given.append(200)
+                await inner(scope, receive, send)
+
+    with serving(Front()) as url:
+        yield url, given
+
+
+async def _until_disconnect(receive: Any) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def test_a_server_that_fails_a_third_and_hangs_a_tenth_of_the_time_spoils_nothing(index: Path, tmp_path: Path) -> None:
+    run = run_folder(tmp_path)
+    with failing_service(index, 1, 0.3, 0.1) as (url, given), HttpRetriever(url, timeout_s=0.3, tries=1) as client:
+        train_rl(searching(client, tries=12), settings(steps=2, questions_per_step=4), run, quiet())
+    assert [step["errors"] for step in run.metrics()] == [0, 0]
+    assert min(given.count(status) for status in (200, 500, 0)) > 0
+    assert given.count(500) > 5
+
+
+def test_with_few_tries_some_rollouts_are_spoiled_and_counted_apart(index: Path, tmp_path: Path) -> None:
+    run = run_folder(tmp_path)
+    with failing_service(index, 2, 0.4, 0.0) as (url, _), HttpRetriever(url, tries=1) as client:
+        train_rl(searching(client, tries=1), settings(steps=1, questions_per_step=4), run, quiet())
+    [step] = run.metrics()
+    assert 0 < step["errors"] < step["rollouts"]
+    assert step["tool_errors"] >= step["errors"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"<html>a proxy's page</html>", r"not JSON.*first bytes: <html>a proxy"),
+        (b'{"result": []}', r"holds 0 entries for 1 queries.*status 200"),
+    ],
+)
+def test_a_server_that_talks_nonsense_is_found_before_the_first_step(body: bytes, said: str, tmp_path: Path) -> None:
+    app = FastAPI()
+
+    @app.post("/retrieve")
+    async def retrieve() -> Response:
+        return Response(body, media_type="text/html")
+
+    with serving(app) as url:
+        config = resolve(None, [f"data.server={url}", "data.client.timeout_s=2"]).config
+        with pytest.raises(UserError, match=said) as caught:
+            open_retriever(config, None, tmp_path)
+        assert f"{url}/retrieve" in str(caught.value)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match="is it running"):
+        open_retriever(config, None, tmp_path)
+
+
+def test_by_configuration_alone_a_server_takes_the_place_of_an_index(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Bm25Index.load(index)
+    local = open_retriever(resolve(None, [f"data.index={index}"]).config, None, tmp_path)
+    assert local is not None
+    with serving(create_app(opened, token="s3cret")) as url:
+        config = resolve(None, [f"data.server={url}"]).config
+        with pytest.raises(UserError, match="HTTP 401"):
+            open_retriever(config, None, tmp_path)
+        monkeypatch.setenv("MEMPO_RETRIEVAL_TOKEN", "s3cret")
+        remote = open_retriever(config, None, tmp_path)
+        assert remote is not None
+        for query in ("number7", "Paris", "zz"):
+            assert remote.retrieve([query], 3) == local.retrieve([query], 3)
+    assert "s3cret" not in json.dumps(config.model_dump(mode="json"))
