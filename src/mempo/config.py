@@ -20,9 +20,12 @@ from mempo.context import is_known_context
 from mempo.credit import CreditSettings
 from mempo.engine.model import ModelSettings
 from mempo.errors import ConfigError, nearest
+from mempo.evaluate.agents import agent_specs
+from mempo.evaluate.openai_settings import ServerSettings
 from mempo.evaluate.runner import EvalSettings
 from mempo.protocol import Presence
 from mempo.render import PromptSettings
+from mempo.retrieval.client_settings import ClientSettings
 from mempo.rewards.memory_settings import CREDIT_KEYS, PRESETS, MemorySettings
 from mempo.rewards.outcome import OutcomeSettings
 from mempo.settings import Settings
@@ -40,24 +43,30 @@ class DataSettings(Settings):
     """Questions and corpus: a world, or files of your own."""
 
     world: str | None = None
-    """`atlas`, or `package.module:factory` that returns a `World`; called with `world_options`."""
+    """`atlas`, `maze`, or `package.module:factory` that returns a `World`; called with `world_options`."""
     world_options: dict[str, Any] = Field(default_factory=dict)
     train: str | None = None
-    """A question file (see docs/data.md) to train on; only without a world."""
+    """A question file (see docs/data.md) to train on; only without a world, or with one to act in."""
     test: str | None = None
-    """A question file to evaluate on; only without a world."""
+    """A question file to evaluate on; only without a world, or with one to act in."""
     corpus: str | None = None
     """A corpus file to build a BM25 index of; only without a world, an index or a server."""
     index: str | None = None
     """An index folder made by `mempo index`."""
     server: str | None = None
-    """Address of a retrieval server, `http://host:port`."""
+    """Address of a retrieval server, `http://host:port`; its token, where it asks for one, is read from the
+    environment (MEMPO_RETRIEVAL_TOKEN)."""
+    client: ClientSettings = ClientSettings()
     objectives: tuple[int, ...] = (1,)
     """Numbers of objectives in training questions, as many of each; batches draw from all of them."""
     test_objectives: tuple[int, ...] | None = None
     """Numbers of objectives in test questions; default: those of training."""
     train_questions: int = Field(default=2000, ge=1)
     """How many training questions are drawn from a world."""
+    where: dict[str, Any] = Field(default_factory=dict)
+    """Only questions whose rows say so, such as `{level: hard, type: [bridge, comparison]}`; of files only."""
+    skip_bad: bool = False
+    """Leave broken rows of question files out, and count them, instead of refusing the file."""
 
     @field_validator("objectives", "test_objectives", mode="before")
     @classmethod
@@ -121,6 +130,8 @@ class Config(Settings):
     sft: SftSettings = SftSettings()
     rl: RlSettings = RlSettings()
     evaluate: EvalSettings = EvalSettings()
+    server: ServerSettings | None = None
+    """A model behind an OpenAI-compatible server to evaluate, instead of model.path or toy."""
 
     @model_validator(mode="before")
     @classmethod
@@ -132,7 +143,8 @@ class Config(Settings):
         memory, limits = self.memory, self.limits
         if memory.length_penalty and memory.length_limit_tokens is None:
             limit = limits.max_note_tokens or limits.max_turn_tokens
-            self.__dict__["memory"] = memory.model_copy(update={"length_limit_tokens": limit})  # frozen for all others
+            limited = memory.model_copy(update={"length_limit_tokens": limit})
+            object.__setattr__(self, "memory", limited)  # frozen for everybody else
         return self
 
 
@@ -192,10 +204,19 @@ def check(config: Config) -> None:
     data, rl, sft = config.data, config.rl, config.sft
     if config.toy is not None and config.model.path:
         raise ConfigError(f"both toy and model.path ({config.model.path}) are set; unset one (toy=null)")
+    if config.server is not None and (config.toy is not None or config.model.path):
+        other = "toy" if config.toy is not None else f"model.path ({config.model.path})"
+        raise ConfigError(f"both server and {other} are set; unset one")
+    if data.where and not (data.train or data.test):
+        raise ConfigError("data.where chooses among the questions of a file, but data.train and data.test are not set")
+    if config.toy is not None and config.model.lora is not None:
+        raise ConfigError("a toy policy learns from scratch, which takes all of its weights; set model.lora=null")
     if config.toy is not None and data.world is None:
         raise ConfigError("toy makes a policy for a world; set data.world, or use model.path")
     if data.world is not None:
+        # An environment plays the questions of a file too; whether an own world is one shows when it is made.
         idle = [name for name in ("train", "test", "corpus") if getattr(data, name)]
+        idle = [name for name in idle if name == "corpus" or data.world == "atlas"]
         if idle:
             raise ConfigError(f"data.world is set, so data.{idle[0]} would be ignored; unset one (data.world=null)")
     elif data.world_options:
@@ -208,12 +229,20 @@ def check(config: Config) -> None:
     retrieval = [name for name in ("index", "server", "corpus") if getattr(data, name)]
     if len(retrieval) > 1:
         raise ConfigError(f"data.{' and data.'.join(retrieval)} are set; passages come from one of them")
-    uses_builtin = any(tool in ("search", "access") for tool in config.agent.tools)
+    sources = {"search": config.search.source, "access": config.access.source}
+    uses_builtin = any(sources.get(tool) == "corpus" for tool in config.agent.tools)
+    if data.world == "maze" and uses_builtin and not retrieval:
+        raise ConfigError("the maze has no documents to search; leave search and access out (agent.tools=[])")
     if not retrieval and data.world is None and uses_builtin and (rl.steps or data.train or data.test):
         raise ConfigError("the tools have nothing to search; set data.corpus, data.index, data.server or data.world")
     if rl.steps and rl.memory_signal and config.agent.notes == "forbidden":
         raise ConfigError("agent.notes is forbidden, so rl.memory_signal would do nothing; set rl.memory_signal=false")
     _refuse_idle_signal(config)
+    if config.prompt.short_results and config.agent.context in ("memory", "last_turn", "generations", "window(1)"):
+        raise ConfigError(
+            f"agent.context {config.agent.context} shows the last tool result alone, so prompt.short_results would do "
+            "nothing; set prompt.short_results=false, or a context that keeps old results (full, react, window(k))"
+        )
     if config.agent.context == "react" and config.agent.notes != "forbidden":
         raise ConfigError(
             f"agent.context react is a history without notes, but agent.notes is {config.agent.notes}; set "
@@ -225,6 +254,7 @@ def check(config: Config) -> None:
         raise ConfigError(
             "sft.steps is set but there is nothing to learn from; set data.world or data.train, or sft.steps=0"
         )
+    agent_specs(config.evaluate.agents, config.agent.notes, config.agent.first_note)  # raises for an unknown name
     separator = config.reward.separator
     for key, joiner in (("sft.expert.joiner", sft.expert.joiner), ("memory.probe.joiner", config.memory.probe.joiner)):
         if joiner.strip() != separator.strip():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,14 +22,25 @@ from mempo.build import (
     make_sampler,
     make_tools,
 )
-from mempo.cold_start import codec_of_toy, sft_rows
+from mempo.cold_start import codec_of_toy, notes_to_check, sft_rows
 from mempo.config import Config, Resolved
-from mempo.engine.model import Policy, load_codec, load_policy, model_window, pick_device, save_policy
+from mempo.engine.lora import add_lora, is_adapter_folder, merge_lora, require_peft
+from mempo.engine.model import (
+    Policy,
+    load_codec,
+    load_policy,
+    model_window,
+    pick_device,
+    save_policy,
+    set_update_mode,
+)
 from mempo.engine.scoring import LocalScorer
+from mempo.engine.shared_prefix import SharedForward
 from mempo.engine.update import Updater
 from mempo.errors import UserError
 from mempo.evaluate.runner import EvalResult, EvalSetup, evaluate
 from mempo.evaluate.table import ByObjectives, evaluation_table
+from mempo.rewards.probe_check import check_probe
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
 from mempo.tokens import Codec
@@ -63,8 +74,11 @@ def train(resolved: Resolved, resume: bool, console: Console) -> Path:
 def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -> Path:
     config, began = resolved.config, time.monotonic()
     credit_of_user, score_of_user = custom_credit(config), custom_score(config)
+    if config.server is not None:
+        raise UserError("a model behind a server cannot be trained; set server=null and model.path, or use mempo eval")
     if not config.model.path and config.toy is None:
         raise UserError("there is no policy to train; set model.path or toy")
+    _check_adapters(config)
     newest = run.checkpoints()[-1] if resume and run.checkpoints() else None
     start = str(newest.path) if newest else config.model.path
     codec = load_codec(start) if start else None  # before the data: it takes no time, and may be what is wrong
@@ -73,10 +87,14 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
     check_questions(data.train, config.rl)
     console.print(f"run {run.path}, seed {config.seed}", highlight=False)
     console.print(f"data: {len(data.train)} training questions, {len(data.test)} test questions", highlight=False)
+    for remark in data.remarks:
+        console.print(remark, highlight=False, markup=False)
 
     codec = codec or codec_of_toy(config, data)
-    agent = make_agent(config, codec, make_tools(config, data.retriever))  # before the model: it may refuse
+    agent = make_agent(config, codec, make_tools(config, data.retriever), data.world)  # before the model: it may refuse
     policy = load_policy(config.model, start, codec) if start else _new_toy(config, codec)
+    if config.model.lora and policy.adapter is None:
+        policy = add_lora(policy, config.model.lora, config.seed, _lasting(config.model.path))
     run.begin(resolved.plain(), resume)  # not earlier: a start that failed leaves nothing to resume
     run.refuse_other_data(_fingerprints(data), resume)
     if resume:
@@ -88,11 +106,15 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
     in_rl = newest is not None and newest.stage == "rl"
     if config.sft.steps and not in_rl:
         train_sft(policy, sft_rows(config, data, agent, console), config.sft, run, console)
+        if config.rl.steps:
+            policy = _adapter_of_rl(config, policy, run)
 
+    forward = SharedForward(policy)
+    scorer = LocalScorer(policy, forward=forward)
     setup = EvalSetup(
         agent=agent,
-        sampler=make_sampler(config, policy),
-        scorer=LocalScorer(policy),
+        sampler=make_sampler(config, policy, forward),
+        scorer=scorer,
         outcome=config.reward,
         memory=config.memory,
         seed=config.seed,
@@ -107,7 +129,7 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
             questions=data.train,
             agent=agent,
             sampler=setup.sampler,
-            scorer=LocalScorer(policy),
+            scorer=scorer,
             updater=Updater(policy, config.rl.optim, config.rl.loss, reference if anchored else None),
             outcome=config.reward,
             memory=config.memory,
@@ -117,6 +139,10 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
             custom_credit=credit_of_user,
             reference=LocalScorer(reference) if reference else None,
         )
+        if config.rl.memory_signal and config.rl.probe_check_questions and not in_rl:
+            check = check_probe(notes_to_check(config, data, agent), policy.codec, scorer, config.memory.probe)
+            write_whole(run.path / "probe-check.json", json.dumps(dataclasses.asdict(check), indent=1) + "\n")
+            console.print(check.report, highlight=False, markup=False, style=None if check.separates else "yellow")
         train_rl(rl_setup, config.rl, run, console)
         results.append(("after RL", _evaluated("final", setup, config, data, run)))
     with whole_folder(run.path / "final") as folder:
@@ -124,49 +150,6 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
     _print_table(results, config, console)
     console.print(f"{time.monotonic() - began:.0f} s in all; everything is in {run.path}", highlight=False)
     return run.path
-
-
-def evaluate_model(resolved: Resolved, model_path: str, out: Path | None, console: Console) -> ByObjectives:
-    """Evaluate a saved policy on the test questions of a configuration.
-
-    Raises:
-        UserError: there are no test questions, or the model cannot be loaded.
-    """
-    config = resolved.config
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)  # now: a result that cannot be saved would be lost
-    with tempfile.TemporaryDirectory() as work:
-        codec = load_codec(model_path)
-        check_window(config, model_window(model_path))
-        data = load_data(config, Path(work))
-        if not data.test:
-            raise UserError("there are no test questions; set data.test or data.world")
-        policy = load_policy(config.model, model_path, codec)
-        agent = make_agent(config, policy.codec, make_tools(config, data.retriever))
-        sampler, scorer = make_sampler(config, policy), LocalScorer(policy)
-        score_of_user = custom_score(config)
-        setup = EvalSetup(
-            agent, sampler, scorer, config.reward, config.memory, config.seed, score_of_user, policy.window
-        )
-        result = evaluate(setup, data.test, config.evaluate, out / "rollouts.jsonl" if out else None)
-    if out is not None:
-        _save(out / "evaluation.json", result)
-    _print_table([(Path(model_path).name, result.by_objectives())], config, console)
-    return result.by_objectives()
-
-
-def final_model(run: Path) -> Path:
-    """The policy at the end of a run, or its newest checkpoint while it is under way.
-
-    Raises:
-        UserError: the run has neither.
-    """
-    if (run / "final").is_dir():
-        return run / "final"
-    checkpoints = RunFolder(run).checkpoints()
-    if not checkpoints:
-        raise UserError(f"{run} has no checkpoint yet")
-    return checkpoints[-1].path
 
 
 def _fingerprints(data: Data) -> dict[str, str]:
@@ -187,14 +170,44 @@ def _new_toy(config: Config, codec: Codec) -> Policy:
         torch.set_num_threads(config.model.threads)
     policy = toy_policy(codec, config.toy or ToySettings(), config.seed)
     policy.model.to(device=pick_device(config.model.device), dtype=getattr(torch, config.model.dtype))  # type: ignore[call-overload]
-    return policy
+    return set_update_mode(policy, config.model)
+
+
+def _check_adapters(config: Config) -> None:
+    """What can be said about adapters before anything is loaded."""
+    path = config.model.path
+    if path and is_adapter_folder(path):
+        raise UserError(
+            f"model.path {path} is an adapter, not a model; give a model with the adapter merged into it, such as the "
+            "final/ of a run"
+        )
+    if config.model.lora:
+        require_peft()
+
+
+def _lasting(path: str | None) -> str:
+    """A path that means the same from anywhere; a hub name stays."""
+    return str(Path(path).resolve()) if path and Path(path).exists() else str(path)
+
+
+def _adapter_of_rl(config: Config, policy: Policy, run: RunFolder) -> Policy:
+    """RL trains an adapter of its own, on the weights that SFT ended with: without it the policy is what RL started
+    from. Those weights are kept in `start/`, where the checkpoints of RL find them."""
+    if config.model.lora is None:
+        return policy
+    policy = merge_lora(policy)
+    with whole_folder(run.path / "start") as folder:
+        save_policy(policy, folder)
+    return add_lora(policy, config.model.lora, config.seed + 1, "../../start")
 
 
 def _reference(config: Config, policy: Policy, run: RunFolder) -> Policy | None:
-    """The frozen policy of the KL term and of `memory.full_policy`: what RL started from, kept in `start/` so that a
-    resumed run has it too."""
+    """The frozen policy of the KL term and of `memory.full_policy`, what RL started from: the policy without its
+    adapter; or a copy, kept in `start/` so that a resumed run has it too."""
     if config.rl.loss.kl == "none" and config.memory.full_policy == "actor":
         return None
+    if policy.adapter is not None:
+        return policy.adapter.base
     start = run.path / "start"
     if not start.is_dir():
         with whole_folder(start) as folder:

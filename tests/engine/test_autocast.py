@@ -8,6 +8,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from mempo.engine.logprobs import selected_logprobs
 from mempo.engine.model import ModelSettings, Policy, set_update_mode
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.update import TrainRow, Updater
@@ -33,8 +34,8 @@ def recorded(policy: Policy, name: str) -> list[tuple[torch.dtype, torch.dtype]]
 
 def test_layers_run_in_bfloat16_and_weights_moments_and_measures_in_float32() -> None:
     policy = set_update_mode(tiny_llama(CODEC), BF16)
-    projections, embeddings = recorded(policy, "model.layers.0.mlp.up_proj"), recorded(policy, "model.norm")
     updater = Updater(policy, optim())
+    projections, embeddings = recorded(policy, "model.layers.0.mlp.up_proj"), recorded(policy, "model.norm")
     metrics = updater.rl_step(ROWS, LR)
     assert [out for _, out in projections] == [torch.bfloat16]
     assert [out for _, out in embeddings] == [torch.float32]
@@ -56,6 +57,20 @@ def test_the_gradient_is_that_of_float32_up_to_rounding() -> None:
     exact, rounded = moved(tiny_llama(CODEC)), moved(set_update_mode(tiny_llama(CODEC), BF16))
     assert float((exact.sign() == rounded.sign()).float().mean()) > 0.97
     assert not torch.equal(exact, rounded)
+
+
+def test_head_and_softmax_are_exact_under_autocast() -> None:
+    g = torch.Generator().manual_seed(0)
+    hidden, weight = (torch.randn(n, 8, generator=g).requires_grad_() for n in (5, 30))
+    targets, ones = torch.arange(5), torch.ones(5)
+    exact, _ = selected_logprobs(hidden, weight, None, targets, ones)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast, _ = selected_logprobs(hidden, weight, None, targets, ones)
+        assert (hidden @ weight.T).dtype == torch.bfloat16, "what it would be otherwise"
+        gradients = torch.autograd.grad(cast.sum(), [hidden, weight])
+    assert torch.equal(exact, cast)
+    for a, b in zip(torch.autograd.grad(exact.sum(), [hidden, weight]), gradients, strict=True):
+        assert torch.equal(a, b)
 
 
 def test_scoring_stays_in_the_precision_of_the_weights() -> None:

@@ -45,8 +45,9 @@ def test_the_step_is_the_same(family: str) -> None:
 
 def test_layers_are_computed_once_more_in_the_update_and_nowhere_else() -> None:
     policy = set_update_mode(tiny_llama(CODEC), ON)
-    calls, ids = count_layers(policy), torch.tensor([[5, 6, 7]])
-    Updater(policy, optim()).sft_step([ROWS[0].row], LR)
+    updater, ids = Updater(policy, optim()), torch.tensor([[5, 6, 7]])
+    calls = count_layers(policy)
+    updater.sft_step([ROWS[0].row], LR)
     assert calls == [2 * 2], "two layers, forward and again"
     with torch.enable_grad():
         policy.model(input_ids=ids).logits.sum().backward()
@@ -96,6 +97,7 @@ def test_it_is_a_setting_of_the_model(tmp_path: Any) -> None:
     save_policy(tiny_llama(CODEC), tmp_path)
     policy = load_policy(ModelSettings(device="cpu", gradient_checkpointing=True), str(tmp_path), CODEC)
     assert policy.checkpointing
+    updater = Updater(policy, OptimSettings())
     calls = count_layers(policy)
-    Updater(policy, OptimSettings()).sft_step([ROWS[0].row], LR)
+    updater.sft_step([ROWS[0].row], LR)
     assert calls == [4]

@@ -51,7 +51,7 @@ class Puppet:
     def step(self, tokens: torch.Tensor, active: torch.Tensor, longest: int) -> torch.Tensor:
         return self._logits(len(tokens))
 
-    def keep(self, rows: torch.Tensor) -> None: ...
+    def keep(self, rows: Sequence[int]) -> None: ...
 
     def ended(self, row: int, ids: Sequence[int], prompt_tokens: int) -> None: ...
 
@@ -169,6 +169,15 @@ def test_waiting_prompts_take_the_place_of_ended_rows(family: str, max_tokens: i
     prompts, sampling = many()
     found = generate_batch(policy, prompts, sampling, max_tokens=max_tokens, looks_late=looks_late)
     assert_same(found, alone(policy, prompts, sampling))
+
+
+@pytest.mark.parametrize("family", [*FULL_FAMILIES, "gemma2"])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_rows_behind_fill_the_gaps_of_those_that_ended_in_front(family: str, steps: int) -> None:
+    policy = tiny_model(family, CODEC)
+    prompts = [tuple(range(5 + n, 14 + 2 * n)) for n in range(8)]
+    sampling = [params(n, max_new_tokens=steps if n in (0, 1, 3, 6) else 9) for n in range(8)]
+    assert_same(generate_batch(policy, prompts, sampling), alone(policy, prompts, sampling))
 
 
 @pytest.mark.parametrize("family", FULL_FAMILIES)

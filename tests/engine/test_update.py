@@ -255,9 +255,10 @@ def test_the_share_of_padding_is_that_of_the_rectangles() -> None:
 def test_what_follows_the_last_sampled_token_is_not_computed() -> None:
     fed: list[tuple[int, ...]] = []
     policy = tiny_llama(CODEC)
+    updater = Updater(policy, optim())
     policy.model.get_input_embeddings().register_forward_hook(lambda m, inputs, output: fed.append(inputs[0].shape))
     row = Row(0, tuple(range(30)), (Segment(0, 4, 6), Segment(1, 9, 12), Segment(2, 20, 20)))
-    Updater(policy, optim()).sft_step([row], LR)
+    updater.sft_step([row], LR)
     assert fed == [(1, 11)]
 
 

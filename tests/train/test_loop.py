@@ -14,7 +14,8 @@ import mempo.train.sft
 from mempo.config import resolve
 from mempo.engine.model import save_policy
 from mempo.errors import UserError
-from mempo.pipeline import evaluate_model, final_model, train
+from mempo.evaluation import evaluate_model, final_model
+from mempo.pipeline import train
 from mempo.runs.files import read_lines
 from tests.tiny import make_codec, tiny_llama
 from tests.train.small import assert_same_weights, metrics, quiet, run, weights

@@ -14,7 +14,7 @@ import mempo.train.rl
 import mempo.train.sft
 from mempo.engine.model import ModelSettings, load_policy, save_policy
 from mempo.errors import ConfigError, UserError
-from mempo.pipeline import evaluate_model, final_model
+from mempo.evaluation import evaluate_model, final_model
 from tests.engine.test_update import assert_same_weights as assert_same_policy
 from tests.tiny import make_codec, tiny_llama
 from tests.train.small import assert_same_weights, metrics, quiet, run, small

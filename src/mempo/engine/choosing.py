@@ -20,14 +20,14 @@ def uniforms(sampling: Sequence[SamplingParams], steps: int) -> np.ndarray:
 
 
 def sample(logprobs: torch.Tensor, uniform: torch.Tensor, sampling: Sequence[SamplingParams]) -> torch.Tensor:
-    """The token at which the cumulative probability passes `uniform` `[rows]`, in float64."""
-    probs = logprobs.double().exp()
+    """The token at which the cumulative probability, summed in float64, passes `uniform` `[rows]`."""
+    probs = logprobs.exp()
     if any(s.top_k > 0 or s.top_p < 1 for s in sampling):
-        probs = _filtered(probs, sampling)
-    cumulative = probs.cumsum(-1)
+        probs = _filtered(probs.double(), sampling)
+    cumulative = probs.cumsum(-1, dtype=torch.float64)
     threshold = uniform[:, None] * cumulative[:, -1:]
     # The first position whose cumulative sum exceeds the threshold always has probability above 0.
-    return (cumulative <= threshold).sum(-1).clamp(max=probs.shape[-1] - 1)
+    return torch.searchsorted(cumulative, threshold, right=True)[:, 0].clamp(max=probs.shape[-1] - 1)
 
 
 def _filtered(probs: torch.Tensor, sampling: Sequence[SamplingParams]) -> torch.Tensor:

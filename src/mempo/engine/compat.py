@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -188,13 +189,15 @@ class Slots:
     def begin(self, row: int, length: int) -> torch.Tensor:
         """A view `[layers, 2, heads, length, width]` to be filled with the prompt of a new sequence in this row."""
         self.lengths[row] = length
+        self.seen = max(self.seen, length)
         return self.buffer[:, :, row, :, :length]
 
-    def keep(self, rows: torch.Tensor) -> None:
-        """Leave only these rows."""
-        self.buffer = self.buffer[:, :, rows]
-        self.lengths = self.lengths[rows]
-        self._rows = self._rows[: len(rows)]
+    def keep(self, rows: Sequence[int]) -> None:
+        """Leave only these rows: row n becomes what row `rows[n]` was. A row goes only where none that stays is."""
+        for row, old in enumerate(rows):
+            if row != old:
+                self.buffer[:, :, row, :, : self.seen + 1] = self.buffer[:, :, old, :, : self.seen + 1]
+        self.lengths = self.lengths[torch.tensor(rows, device=self.lengths.device)]
 
     def taken(self, row: int, start: int, stop: int) -> torch.Tensor:
         """A view `[layers, 2, heads, tokens, width]` of a row's positions `[start, stop)`."""

@@ -32,8 +32,8 @@ class LiveRows(Protocol):
         """
         ...
 
-    def keep(self, rows: torch.Tensor) -> None:
-        """Leave only these rows."""
+    def keep(self, rows: Sequence[int]) -> None:
+        """Leave only these rows, in this order."""
         ...
 
     def ended(self, row: int, ids: Sequence[int], prompt_tokens: int) -> None:
@@ -66,7 +66,7 @@ class SlotRows:
         self._forward.work.tokens += len(tokens)
         return self._slots.step(self._forward.policy.model, tokens, active, longest)
 
-    def keep(self, rows: torch.Tensor) -> None:
+    def keep(self, rows: Sequence[int]) -> None:
         self._slots.keep(rows)
 
     def ended(self, row: int, ids: Sequence[int], prompt_tokens: int) -> None:
@@ -98,8 +98,9 @@ class PaddedRows:
         self._last = self._last + active[:, None]  # rows that have ended must not leave the window
         return forward_cached(self._policy.model, self._cache, tokens[:, None], self._mask, self._last)
 
-    def keep(self, rows: torch.Tensor) -> None:
-        keep_rows(self._cache, rows)
-        self._mask, self._last = self._mask[rows], self._last[rows]
+    def keep(self, rows: Sequence[int]) -> None:
+        order = torch.tensor(rows, device=self._policy.device)
+        keep_rows(self._cache, order)
+        self._mask, self._last = self._mask[order], self._last[order]
 
     def ended(self, row: int, ids: Sequence[int], prompt_tokens: int) -> None: ...

@@ -17,7 +17,7 @@ from mempo.engine.checkpointing import checkpointable_layers
 from mempo.engine.logprobs import logprobs_of_logits, selected_logprobs
 from mempo.engine.lora import Adapter, is_adapter_folder, load_adapter, merged_weights, save_adapter
 from mempo.engine.lora_settings import LoraSettings
-from mempo.engine.stateless import stateless_cache
+from mempo.engine.training_cache import backbone_hidden, hidden_behind
 from mempo.errors import UserError
 from mempo.settings import Settings
 from mempo.tokens import Codec
@@ -212,15 +212,6 @@ def model_window(path: str) -> int | None:
     return getattr(AutoConfig.from_pretrained(path), "max_position_embeddings", None)
 
 
-def backbone_hidden(model: PreTrainedModel, input_ids: torch.Tensor) -> torch.Tensor:
-    """Last hidden states `[rows, tokens, width]` of right-padded rows.
-
-    Attention is causal and padding stands on the right, so no real token sees any: no mask is needed, and without one
-    the fast attention kernels apply.
-    """
-    return model.base_model(input_ids=input_ids, use_cache=False, **stateless_cache(model)).last_hidden_state
-
-
 @torch.no_grad()
 def _has_plain_head(model: PreTrainedModel) -> bool:
     """Some families scale or cap logits behind the head. They take the slow road: all logits, then a choice.
@@ -256,16 +247,19 @@ def logprobs_at(
     targets: torch.Tensor,
     temperature: torch.Tensor,
     with_entropy: bool = False,
+    prefix_ids: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Log-probs `[picked]` of `targets` as read at `(rows, positions)` of right-padded `input_ids` `[rows, tokens]`, at
     `temperature` `[picked]`, and the entropies `[picked]` when asked for; float32.
 
     Logits are held for a chunk of the picked positions only, in the backward pass too. A policy without a plain head
-    makes all logits of `input_ids`.
+    makes all logits of `input_ids`. `prefix_ids` `[1, prefix]` stand before all rows, for policies that
+    `shares_exactly` is true of.
     """
     if policy.plain_head:
-        hidden = backbone_hidden(policy.model, input_ids)[rows, positions]
-        return head_logprobs(policy, hidden, targets, temperature, with_entropy)
+        model = policy.model
+        every = backbone_hidden(model, input_ids) if prefix_ids is None else hidden_behind(model, prefix_ids, input_ids)
+        return head_logprobs(policy, every[rows, positions], targets, temperature, with_entropy)
     logits = policy.model(input_ids=input_ids, use_cache=False).logits[rows, positions]
     return logprobs_of_logits(logits, targets, temperature, with_entropy=with_entropy)
 

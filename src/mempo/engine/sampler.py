@@ -20,8 +20,10 @@ from mempo.engine.stops import StopWatcher
 from mempo.errors import UserError
 from mempo.interfaces import Generation, SamplingParams
 
-LEAVE_AT = 0.75
-"""The share of live rows at which the others make room."""
+LEAVE_AT = 0.9
+"""The share of live rows at which the others leave."""
+REFILL_AT = 0.75
+"""The share of live rows at which waiting prompts take the place of the others: many at once are forwarded together."""
 
 
 @torch.no_grad()
@@ -99,7 +101,7 @@ class _Batch:
         logprobs = torch.log_softmax(self._logits.float() / self._scale, dim=-1)
         uniform = self._row_noise.gather(1, self._count)[:, 0]
         sampled = sample(logprobs, uniform, [self._sampling[request] for request in self._rows])
-        tokens = torch.where(self._greedy, logprobs.argmax(-1), sampled)
+        tokens = sampled if self._greedy is None else torch.where(self._greedy, logprobs.argmax(-1), sampled)
         self._count = (self._count + 1).clamp(max=self._row_noise.shape[1] - 1)
         return tokens, logprobs.gather(1, tokens[:, None])[:, 0]
 
@@ -130,9 +132,13 @@ class _Batch:
         going = self._going
         if self._waiting or not going or len(going) > LEAVE_AT * len(self._rows):
             return tokens
-        rows = torch.tensor(going, device=self._device)
-        self._live.keep(rows)
-        self._rows, self._fed = [self._rows[row] for row in going], [self._fed[row] for row in going]
+        # Rows in front stay where they are, and those behind fill the gaps: little is moved.
+        behind = [row for row in going if row >= len(going)]
+        ended = set(range(len(going))).difference(going)
+        order = [behind.pop() if row in ended else row for row in range(len(going))]
+        self._live.keep(order)
+        self._rows, self._fed = [self._rows[row] for row in order], [self._fed[row] for row in order]
+        rows = torch.tensor(order, device=self._device)
         self._logits = self._logits[rows]
         self._lay_out()
         return tokens[rows]
@@ -142,7 +148,7 @@ class _Batch:
         going = self._going
         if not self._waiting or (going and not self._live.takes_more):
             return
-        if going and len(going) > LEAVE_AT * self._capacity:
+        if going and len(going) > REFILL_AT * self._capacity:
             return
         free = [row for row in range(self._capacity) if row not in set(going)]
         entering = [self._waiting.popleft() for _ in free[: len(self._waiting)]]
@@ -168,4 +174,5 @@ class _Batch:
         self._row_noise = self._noise[torch.tensor(self._rows)].to(self._device)
         self._count = torch.tensor([[min(n, last)] for n in count], device=self._device)
         self._scale = torch.tensor([one.temperature or 1.0 for one in sampling], device=self._device)[:, None]
-        self._greedy = torch.tensor([one.temperature == 0 for one in sampling], device=self._device)
+        greedy = [one.temperature == 0 for one in sampling]
+        self._greedy = torch.tensor(greedy, device=self._device) if any(greedy) else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -16,8 +16,9 @@ from mempo.engine.checkpointing import checkpointed
 from mempo.engine.memory import memory_explained
 from mempo.engine.model import Policy
 from mempo.engine.optimizer import OptimSettings, make_optimizer
-from mempo.engine.padding import micro_batches
-from mempo.engine.token_batch import TokenBatch, fed_tokens, on_device
+from mempo.engine.shared_rows import PASS_TOKENS, SharedBatch, shared_batches
+from mempo.engine.token_batch import TokenBatch, fed_tokens, on_device, prompt_tokens
+from mempo.engine.training_cache import shares_exactly
 from mempo.loss import LossSettings, policy_loss, token_weights
 from mempo.trajectory import Row
 
@@ -47,6 +48,9 @@ class Updater:
         self._optim = optim
         self._loss = loss or LossSettings()
         self._reference = reference
+        models = [p.model for p in (policy, reference) if p is not None]
+        self._pass_tokens = PASS_TOKENS.get(policy.device.type, PASS_TOKENS["cuda"])
+        self._shares = policy.plain_head and all(shares_exactly(model) for model in models)
         self._at_work: tuple[int, int] | None = None  # rows and tokens of the micro-batch
 
     def rl_step(self, rows: Sequence[TrainRow], lr: float) -> dict[str, float]:
@@ -65,7 +69,7 @@ class Updater:
         parts = self._parts([r.row for r in rows])
         with self._step("rl"):
             for part in parts:
-                batch = self._batch([rows[i].row for i in part])
+                batch = self._batch([rows[i].row for i in part.rows], part)
                 with self._precision():
                     logp_new, entropy = batch.logprobs(self.policy, with_entropy=True)
                     logp_ref = None
@@ -74,10 +78,10 @@ class Updater:
                             logp_ref, _ = batch.logprobs(self._reference)
                 loss, stats = policy_loss(
                     logp_new,
-                    self._inside(rows, part, "logp_old"),
-                    self._inside(rows, part, "advantages"),
+                    self._inside(rows, part.rows, "logp_old"),
+                    self._inside(rows, part.rows, "advantages"),
                     torch.ones_like(logp_new),
-                    self._tensor([w for i in part for w in [weights[i]] * tokens[i]]),
+                    self._tensor([w for i in part.rows for w in [weights[i]] * tokens[i]]),
                     self._loss,
                     logp_ref,
                     entropy,
@@ -86,8 +90,7 @@ class Updater:
                 for name, value in {**stats, "loss": loss.detach()}.items():
                     totals[name] = totals[name] + value if name in totals else value
             applied = self._apply(lr)
-        padding = padding_share([r.row for r in rows], parts)
-        return {**_read(totals, "update/"), "update/padding_share": padding, **applied}
+        return {**_read(totals, "update/"), **shares([r.row for r in rows], parts), **applied}
 
     def sft_step(self, rows: Sequence[Row], lr: float) -> dict[str, float]:
         """One step of maximum likelihood on the generated tokens of `rows`, every token counting the same.
@@ -104,14 +107,14 @@ class Updater:
         parts = self._parts(rows)
         with self._step("sft"):
             for part in parts:
-                batch = self._batch([rows[i] for i in part])
+                batch = self._batch([rows[i] for i in part.rows], part)
                 with self._precision():
                     logp, _ = batch.logprobs(self.policy)
                 loss = -logp.sum() / total
                 loss.backward()
                 sums["loss"] = sums["loss"] + loss.detach() if sums else loss.detach()
             applied = self._apply(lr)
-        return {**_read(sums), "tokens": float(total), "update/padding_share": padding_share(rows, parts), **applied}
+        return {**_read(sums), "tokens": float(total), **shares(rows, parts), **applied}
 
     @contextmanager
     def _step(self, stage: str) -> Iterator[None]:
@@ -127,10 +130,9 @@ class Updater:
             return nullcontext()
         return torch.autocast(self.policy.device.type, self.policy.autocast)
 
-    def _batch(self, rows: Sequence[Row]) -> TokenBatch:
-        batch = TokenBatch.of(rows, self.policy.device)
-        self._at_work = (batch.input_ids.shape[0], batch.input_ids.shape[1])
-        return batch
+    def _batch(self, rows: Sequence[Row], part: SharedBatch) -> TokenBatch:
+        self._at_work = (len(rows), part.longest)
+        return TokenBatch.of(rows, self.policy.device, part.prefix)
 
     def _what_helps(self, stage: str) -> str:
         where, settings = "the optimizer's step", []
@@ -148,11 +150,13 @@ class Updater:
         settings.append("take a smaller model, or shorter rows (limits.max_context_tokens)")
         return f"out of memory in the update of {stage}, at {where}; {', or '.join(settings)}"
 
-    def _parts(self, rows: Sequence[Row]) -> list[list[int]]:
-        """Indices of rows with something to train, in micro-batches."""
+    def _parts(self, rows: Sequence[Row]) -> list[SharedBatch]:
+        """Rows with something to train, in micro-batches."""
         useful = [i for i, row in enumerate(rows) if row.generated_tokens]
-        parts = micro_batches([fed_tokens(rows[i]) for i in useful], self._optim.micro_batch_tokens)
-        return [[useful[k] for k in part] for part in parts]
+        ids = [rows[i].ids[: fed_tokens(rows[i])] for i in useful]
+        prompts = [prompt_tokens(rows[i]) for i in useful]
+        parts = shared_batches(ids, prompts, self._optim.micro_batch_tokens, self._shares, self._pass_tokens)
+        return [replace(part, rows=tuple(useful[k] for k in part.rows)) for part in parts]
 
     def _inside(self, rows: Sequence[TrainRow], part: Sequence[int], name: str) -> torch.Tensor:
         values = [getattr(rows[i], name)[seg.start : seg.stop] for i in part for seg in rows[i].row.segments]
@@ -176,11 +180,13 @@ class Updater:
         return {"update/grad_norm": norm, "update/lr": lr, "update/skipped": float(not finite)}
 
 
-def padding_share(rows: Sequence[Row], parts: Sequence[Sequence[int]]) -> float:
-    """The share of the tokens going through the model that is padding."""
-    real = sum(fed_tokens(rows[i]) for part in parts for i in part)
-    fed = sum(len(part) * max(fed_tokens(rows[i]) for i in part) for part in parts)
-    return 1 - real / fed
+def shares(rows: Sequence[Row], parts: Sequence[SharedBatch]) -> dict[str, float]:
+    """`padding_share`: of the tokens that go through the model, those that are padding. `prefix_share`: of the tokens
+    that the rows have, those that need not go through it, since another row has brought the same prefix."""
+    whole = sum(fed_tokens(rows[i]) for part in parts for i in part.rows)
+    spared = sum(part.prefix * (len(part.rows) - 1) for part in parts)
+    fed = sum(part.tokens for part in parts)
+    return {"update/padding_share": 1 - (whole - spared) / fed, "update/prefix_share": spared / whole}
 
 
 def _read(totals: Mapping[str, torch.Tensor], prefix: str = "") -> dict[str, float]:

@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from safetensors import SafetensorError
 
-from mempo.engine.model import Policy, save_policy
+from mempo.engine.model import Policy, save_trained
 from mempo.engine.optimizer import AnyOptimizer, load_optimizer, save_optimizer
 from mempo.errors import UserError
 from mempo.runs.folder import Checkpoint, RunFolder
@@ -25,7 +25,7 @@ def save_state(run: RunFolder, stage: str, step: int, policy: Policy, optimizer:
     """Write a whole checkpoint after `step` steps of `stage`."""
 
     def write(folder: Path) -> None:
-        save_policy(policy, folder)
+        save_trained(policy, folder)
         save_optimizer(optimizer, folder / "optimizer.safetensors")
         state = {"stage": stage, "step": step, "torch": torch.__version__}
         (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")

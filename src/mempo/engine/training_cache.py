@@ -1,0 +1,117 @@
+"""Caches for forward passes with gradients: one that keeps nothing, and one that holds a prefix that rows share.
+
+Both give the same whenever a layer is computed, so layers may be computed twice (gradient checkpointing).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from functools import cache as remembered
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from mempo.engine.compat import keeps_everything
+
+
+class _TrainingLayer(CacheLayerMixin):
+    """Hands the keys and values of new tokens on as they come, `[rows, heads, tokens, width]`, behind those of a prefix
+    `[1, heads, prefix, width]` if there is one; remembers the first that it sees."""
+
+    def __init__(self, prefix: tuple[torch.Tensor, torch.Tensor] | None) -> None:
+        super().__init__()
+        self._prefix = prefix
+        self._length = prefix[0].shape[-2] if prefix else 0
+        self.seen: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None: ...
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._prefix is None:
+            self.seen = self.seen or (key_states, value_states)
+            return key_states, value_states
+        keys, values = (held.expand(len(key_states), -1, -1, -1) for held in self._prefix)
+        return torch.cat([keys, key_states], dim=-2), torch.cat([values, value_states], dim=-2)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self._length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self._length
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def get_max_cache_shape(self) -> int:  # the name in earlier releases
+        return -1
+
+
+def backbone_hidden(model: PreTrainedModel, input_ids: torch.Tensor) -> torch.Tensor:
+    """Last hidden states `[rows, tokens, width]` of right-padded rows.
+
+    Attention is causal and padding stands on the right, so no real token sees any: no mask is needed, and without one
+    the fast attention kernels apply. Where a cache is passed, it keeps nothing: without one, transformers asks of every
+    batch whether several sequences were packed into a row, a read from the device for which a GPU stops.
+    """
+    return _forward(model, input_ids, _layers(model, None) if fits_a_cache(model) else None)
+
+
+def hidden_behind(model: PreTrainedModel, prefix_ids: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
+    """Last hidden states `[rows, tokens, width]` of right-padded rows that all follow `prefix_ids` `[1, prefix]`.
+
+    The prefix is computed once; its gradient is the sum of what all rows give it.
+    """
+    first = _layers(model, None)
+    _forward(model, prefix_ids, first)
+    return _forward(model, input_ids, _layers(model, [layer.seen for layer in first]))
+
+
+def fits_a_cache(model: PreTrainedModel) -> bool:
+    """Whether all layers attend to everything before them: no sliding windows, no recurrent state."""
+    if model not in _fits:
+        _fits[model] = keeps_everything(model)
+    return _fits[model]
+
+
+@torch.no_grad()
+def shares_exactly(model: PreTrainedModel) -> bool:
+    """Whether rows behind a shared prefix come out as rows do that bring it along; tried on a few tokens."""
+    if not fits_a_cache(model):
+        return False
+    size = model.config.get_text_config().vocab_size
+    ids = (torch.arange(14, device=model.device) * 7 % size).reshape(2, 7)
+    ids[:, :4] = ids[0, :4]
+    try:
+        shared = hidden_behind(model, ids[:1, :4], ids[:, 4:]).float()
+    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError):
+        return False
+    whole = backbone_hidden(model, ids)[:, 4:].float()
+    tolerance = 1e-4 if model.dtype == torch.float32 else 3e-2
+    return bool((shared - whole).abs().max() <= tolerance * whole.abs().max())  # false of numbers that are none
+
+
+_fits: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
+
+
+def _layers(model: PreTrainedModel, prefixes: Sequence[Any] | None) -> list[_TrainingLayer]:
+    count = model.config.get_text_config().num_hidden_layers
+    return [_TrainingLayer(prefix) for prefix in prefixes or [None] * count]
+
+
+def _forward(model: PreTrainedModel, input_ids: torch.Tensor, layers: list[Any] | None) -> torch.Tensor:
+    backbone: Any = model.base_model
+    keywords = {} if layers is None else {_keyword(type(backbone)): Cache(layers=layers)}
+    return backbone(input_ids=input_ids, use_cache=False, **keywords).last_hidden_state
+
+
+@remembered
+def _keyword(backbone: Any) -> str:
+    """It was `past_key_values` and is being renamed `cache`."""
+    return "cache" if "cache" in inspect.signature(backbone.forward).parameters else "past_key_values"
