@@ -89,6 +89,9 @@ def test_an_unknown_room_is_refused_with_the_nearest_one() -> None:
         (["sft.optim.kind=adamw", "sft.optim.muon_lr=0.1"], "set kind to muon"),
         (["data.index=a", "data.server=http://b"], "one of them"),
         (["agent.context=react"], "agent.notes=forbidden"),
+        (["credit=m:f", "memory.gate=when_group_varies"], "memory.gate would do nothing"),
+        (["memory=orginal"], "did you mean 'original'?"),
+        (["memory.pool=qestion"], "memory.pool"),
         (["toy=null", "data.world=null"], "clear them (data.world_options={})"),
         (
             ["toy=null", "data.world=null", "data.world_options={}", "data.train_questions=5"],
@@ -129,6 +132,11 @@ def test_the_short_form_leaves_the_other_keys_of_its_room_alone(tmp_path: Path) 
     assert resolve(file).origins["reward.format_gate"] == "default"
 
 
+def test_one_switch_makes_a_run_on_the_outcome_alone() -> None:
+    for recipe in recipe_names():
+        assert resolve(recipe, ["rl.memory_signal=false"]).config.rl.memory_signal is False
+
+
 def test_an_empty_mapping_clears_a_key() -> None:
     assert resolve("quickstart", ["data.world_options={}"]).config.data.world_options == {}
     added = resolve("quickstart", ["data.world_options={rendering: prose}"])
@@ -146,3 +154,26 @@ def test_there_must_be_something_to_train_on() -> None:
     assert "data.train or data.world" in refusal(None, "rl.steps=1", "agent.tools=[]")
     assert "nothing to search" in refusal(None, "rl.steps=1", "data.train=q.jsonl")
     assert issubclass(ConfigError, UserError)
+
+
+def test_a_preset_of_the_memory_signal_has_a_short_form_and_an_origin(tmp_path: Path) -> None:
+    resolved = resolve("quickstart", ["memory=original", "memory.pool=turn"])
+    memory = resolved.config.memory
+    assert (memory.preset, memory.baseline, memory.pool) == ("original", "full", "turn")
+    assert (memory.probe.separators_are_gold, memory.probe.thought) == (True, "answer")
+    origins = resolved.origins
+    assert origins["memory.baseline"] == origins["memory.probe.separators_are_gold"] == "preset original"
+    assert (origins["memory.pool"], origins["memory.probe.thought"]) == ("command line", "recipe quickstart")
+    assert origins["memory.weight"] == "default"
+    file = write(tmp_path / "again.yaml", dump_with_origins(resolved))
+    assert resolve(file).config == resolved.config
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [([], 56), (["limits.max_note_tokens=30"], 30), (["memory.length_limit_tokens=9"], 9)],
+)
+def test_the_length_a_penalty_is_measured_by_comes_from_the_limits(limits: list[str], expected: int) -> None:
+    config = resolve("quickstart", ["memory.length_penalty=0.1", *limits]).config
+    assert config.memory.length_limit_tokens == expected
+    assert resolve("quickstart").config.memory.length_limit_tokens is None

@@ -19,6 +19,7 @@ from mempo.agent import LimitSettings
 from mempo.context import is_known_context
 from mempo.credit import CreditSettings
 from mempo.engine.model import ModelSettings
+from mempo.engine.vllm_settings import SamplerSettings
 from mempo.errors import ConfigError, nearest
 from mempo.evaluate.agents import agent_specs
 from mempo.evaluate.openai_settings import ServerSettings
@@ -129,6 +130,7 @@ class Config(Settings):
     """`credit: package.module:function` alone is short for `credit.function`."""
     sft: SftSettings = SftSettings()
     rl: RlSettings = RlSettings()
+    sampler: SamplerSettings = SamplerSettings()
     evaluate: EvalSettings = EvalSettings()
     server: ServerSettings | None = None
     """A model behind an OpenAI-compatible server to evaluate, instead of model.path or toy."""
@@ -270,20 +272,13 @@ def check(config: Config) -> None:
 
 
 def _refuse_idle_signal(config: Config) -> None:
-    """Settings of the memory signal that nothing would read."""
-    memory, rl = config.memory, config.rl
+    """Settings of memory credit beside an own function that takes their place. With `rl.memory_signal` off they may
+    stay: so a run is compared with one on the outcome alone by a single switch."""
+    memory = config.memory
     if config.credit.function and (idle := memory.beside_preset(CREDIT_KEYS)):
         raise ConfigError(
             f"credit.function is {config.credit.function}, so memory.{idle[0]} would do nothing; unset one of the two"
         )
-    if rl.steps and not rl.memory_signal:
-        if idle := memory.beside_preset((*CREDIT_KEYS, "full_policy")):
-            raise ConfigError(
-                f"rl.memory_signal is false, so memory.{idle[0]} would do nothing; unset it, or set "
-                "rl.memory_signal=true"
-            )
-        if rl.probe_check_questions != RlSettings.model_fields["probe_check_questions"].default:
-            raise ConfigError("rl.memory_signal is false, so rl.probe_check_questions would do nothing; unset it")
 
 
 # --- sources -------------------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from mempo.engine.model import (
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.shared_prefix import SharedForward
 from mempo.engine.update import Updater
+from mempo.engine.vllm_engine import require_vllm
 from mempo.errors import UserError
 from mempo.evaluate.runner import EvalResult, EvalSetup, evaluate
 from mempo.evaluate.table import ByObjectives, evaluation_table
@@ -79,6 +80,8 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
     if not config.model.path and config.toy is None:
         raise UserError("there is no policy to train; set model.path or toy")
     _check_adapters(config)
+    if config.sampler.engine == "vllm":
+        require_vllm()
     newest = run.checkpoints()[-1] if resume and run.checkpoints() else None
     start = str(newest.path) if newest else config.model.path
     codec = load_codec(start) if start else None  # before the data: it takes no time, and may be what is wrong
@@ -204,7 +207,8 @@ def _adapter_of_rl(config: Config, policy: Policy, run: RunFolder) -> Policy:
 def _reference(config: Config, policy: Policy, run: RunFolder) -> Policy | None:
     """The frozen policy of the KL term and of `memory.full_policy`, what RL started from: the policy without its
     adapter; or a copy, kept in `start/` so that a resumed run has it too."""
-    if config.rl.loss.kl == "none" and config.memory.full_policy == "actor":
+    asked = config.rl.memory_signal and config.memory.full_policy == "reference"
+    if config.rl.loss.kl == "none" and not asked:
         return None
     if policy.adapter is not None:
         return policy.adapter.base

@@ -55,6 +55,21 @@ def far(doors: dict[str, dict[str, str]], origin: str) -> dict[str, int]:
 # --- layouts and mazes ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("junctions", [0, 1, 2])
+def test_a_layout_has_no_more_junctions_than_asked(junctions: int) -> None:
+    counts = []
+    for seed in range(40):
+        layout = grow(4, 3, 9, 0, random.Random(seed), junctions)
+        assert len(layout) == 9
+        counts.append(sum(len(doors) > 2 for doors in layout.values()))
+    assert max(counts) == junctions
+
+
+def test_a_layout_that_always_gets_stuck_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no maze of 81 cells with 0 junctions grew in 9 x 9"):
+        grow(9, 9, 81, 0, random.Random(0), 0)
+
+
 @pytest.mark.parametrize(("width", "height", "cells", "loops"), SHAPES)
 def test_a_layout_is_whole_and_has_so_many_loops(width: int, height: int, cells: int | None, loops: int) -> None:
     size = cells or width * height

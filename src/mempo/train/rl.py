@@ -38,7 +38,10 @@ from mempo.train.state import Rescue, last_checkpoint, load_optimizer_state, sav
 from mempo.trajectory import Trajectory, rows_of
 
 SHOWN = ("score", "em", "memory/p_mem", "note_tokens", "turns", "searches", "update/entropy")
-UPDATE_MEASURES = ("loss", "policy", "ratio", "clip_fraction", "k3", "k3_old", "entropy", "grad_norm", "lr")
+UPDATE_MEASURES = (
+    *("loss", "policy", "ratio", "clip_fraction", "k3", "k3_old", "entropy", "grad_norm", "lr"),
+    *("padding_share", "prefix_share"),
+)
 
 
 class RlSettings(Settings):
@@ -57,7 +60,8 @@ class RlSettings(Settings):
     schedule: Literal["auto", "lockstep", "eager"] = "auto"
     """How rollouts are batched: `lockstep` repeats exactly, `eager` never waits. `auto`: lockstep on CPU."""
     memory_signal: bool = True
-    """Score the notes and add their credit. Off: outcome alone."""
+    """Score the notes and add their credit. Off: outcome alone, whatever `memory` says; evaluation still reports
+    P(mem)."""
     probe_check_questions: int = Field(default=24, ge=0)
     """Before the first step, so many questions are asked whether the probe tells a right note from one with a wrong
     fact and from another question's note; 0: no check."""

@@ -30,9 +30,7 @@ def beyond(cell: Cell, direction: str) -> Cell:
     return cell[0] + dx, cell[1] + dy
 
 
-def grow(
-    width: int, height: int, cells: int, loops: int, rng: random.Random, junctions: int | None = None
-) -> Layout:
+def grow(width: int, height: int, cells: int, loops: int, rng: random.Random, junctions: int | None = None) -> Layout:
     """A random layout of `cells` cells within `width` x `height`; it has fewer loops where no wall is left to open.
 
     `junctions`: at most so many cells with three doors or more, before there are loops. A maze that gets stuck under
@@ -48,9 +46,7 @@ def grow(
     raise ValueError(f"no maze of {cells} cells with {junctions} junctions grew in {width} x {height}")
 
 
-def _grown(
-    width: int, height: int, cells: int, loops: int, rng: random.Random, junctions: int | None
-) -> Layout | None:
+def _grown(width: int, height: int, cells: int, loops: int, rng: random.Random, junctions: int | None) -> Layout | None:
     doors: dict[Cell, set[str]] = {(rng.randrange(width), rng.randrange(height)): set()}
 
     def walls(joining: bool) -> list[tuple[Cell, str]]:
