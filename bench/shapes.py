@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from mempo.engine.model import Policy, load_policy
-from mempo.engine.model import ModelSettings
+from mempo.engine.model import ModelSettings, Policy, load_policy, wrap_policy
 from mempo.interfaces import ScoreRequest
 from mempo.protocol import TurnGrammar, parse_turn
+from mempo.tokens import Codec
 from mempo.trajectory import GenerationStop, Observation, ObservationPart, StopReason, Trajectory, Turn, rows_of
+from mempo.worlds.registry import make_world
 
 _SEARCH = "<mem>n</mem><think>t</think><search>s</search>"
 _ANSWER = "<mem>n</mem><think>t</think><answer>a</answer>"
@@ -98,10 +102,39 @@ def logp_old_requests(trajectories: list[Trajectory]) -> list[ScoreRequest]:
     return requests
 
 
-def model(path: str | None, vocabulary: int = 4096, width: int = 256, layers: int = 4) -> Policy:
+@cache
+def texts() -> tuple[str, ...]:
+    """The documents of the built-in world."""
+    return tuple(document.text for document in make_world("atlas", {}).documents())
+
+
+@cache
+def codec(vocabulary: int) -> Codec:
+    """Byte pairs learned from those documents."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=["<eos>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts(), trainer)
+    return Codec(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<eos>"))
+
+
+def model(
+    path: str | None,
+    device: str = "cpu",
+    vocabulary: int = 4096,
+    width: int = 256,
+    layers: int = 4,
+    dtype: torch.dtype = torch.float32,
+) -> Policy:
     """The policy of a folder, or a random Llama (5 million parameters by default)."""
     if path:
-        return load_policy(ModelSettings(device="cpu"), path)
+        return load_policy(ModelSettings(device=device, dtype=str(dtype).removeprefix("torch.")), path)  # type: ignore[arg-type]
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=vocabulary,
@@ -110,8 +143,17 @@ def model(path: str | None, vocabulary: int = 4096, width: int = 256, layers: in
         num_hidden_layers=layers,
         num_attention_heads=width // 64,
         num_key_value_heads=width // 64,
-        max_position_embeddings=8192,
+        max_position_embeddings=32_768,
         tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=0,
+        pad_token_id=0,
     )
-    made = LlamaForCausalLM(config).eval()
-    return Policy(made, None, True)  # type: ignore[arg-type]  # the benches never make text of ids
+    made: Any = LlamaForCausalLM(config)
+    return wrap_policy(made.to(device=device, dtype=dtype), codec(vocabulary))
+
+
+def describe(policy: Policy) -> str:
+    millions = policy.model.num_parameters() / 1e6
+    dtype = str(policy.model.dtype).removeprefix("torch.")
+    return f"{type(policy.model).__name__}, {millions:.0f} M parameters, {dtype}, {policy.device.type}"

@@ -1,4 +1,4 @@
-"""Counted work: tokens forwarded and rows of logits made, against the fewest that any way needs. Seconds are in bench/."""
+"""Counted work: tokens forwarded and rows of logits made, against the fewest that any way needs."""
 
 from __future__ import annotations
 
@@ -64,8 +64,12 @@ def test_the_signal_forwards_little_more_than_it_must(context: str, baseline: st
     ("context", "baseline", "each"),
     # 29 tokens of a probe are fed. In the full context a note has to be put behind the question first; in the memory
     # context it begins the next prompt, so only the last one is new there.
-    [("full", "none", 60 + 29), ("full", "full", 60 + 29 + 29), ("memory", "none", 29 + 60 / 4)]
-    + [("memory", "visible", 29 + 29 + 60 / 4)],
+    [
+        ("full", "none", 60 + 29),
+        ("full", "full", 60 + 29 + 29),
+        ("memory", "none", 29 + 60 / 4),
+        ("memory", "visible", 29 + 29 + 60 / 4),
+    ],
 )
 def test_probes_ride_on_what_the_rollout_left(context: str, baseline: str, each: float) -> None:
     made = rollouts(SHAPE, context, 1, ROLLOUTS, CODEC.size)

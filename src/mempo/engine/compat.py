@@ -144,14 +144,16 @@ class Behind:
     """Kept prefixes of several rows and room for `new` tokens behind them, in one buffer.
 
     `buffer` `[layers, 2, rows, heads, tokens, width]`: prefixes end at column `deepest`, so shorter ones are padded on
-    the left; `prefix(row, length)` is where one belongs.
+    the left; `prefix(row, length)` is where one belongs. With `deepest` 0 there is nothing to put together: what the
+    model makes is held as it comes.
     """
 
     def __init__(self, shape: CacheShape, rows: int, deepest: int, new: int) -> None:
-        size = (shape.layers, 2, rows, shape.heads, deepest + new, shape.width)
+        size = (shape.layers, 2, rows, shape.heads, deepest + new if deepest else 0, shape.width)
         self.buffer = torch.empty(size, dtype=shape.dtype, device=shape.device)
         self.seen = deepest
         self.cache = _own_cache(self, shape.layers)
+        self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def prefix(self, row: int, length: int) -> torch.Tensor:
         """A view `[layers, 2, heads, length, width]` to be filled; what lies left of it becomes 0."""
@@ -160,10 +162,15 @@ class Behind:
         return place[..., self.seen - length :, :]
 
     def taken(self, row: int, count: int) -> torch.Tensor:
-        """A view `[layers, 2, heads, count, width]` of the first new tokens of a row."""
+        """The first `count` new tokens of a row, `[layers, 2, heads, count, width]`."""
+        if self._made:
+            return torch.stack([torch.stack([part[row, :, :count] for part in layer]) for layer in self._made.values()])
         return self.buffer[:, :, row, :, self.seen : self.seen + count]
 
     def write(self, number: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if not self.seen:
+            self._made[number] = keys, values
+            return keys, values
         layer = self.buffer[number]
         layer[0][:, :, self.seen :] = keys
         layer[1][:, :, self.seen :] = values

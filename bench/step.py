@@ -1,0 +1,293 @@
+"""A whole RL step: rollouts, memory signal and update; ours, the plain way, and TRL's GRPOTrainer.
+
+    python bench/step.py [--model FOLDER] [--questions 2] [--rollouts 8] [--turns 4] [--rounds 3]
+    python bench/step.py --trl [--model FOLDER] [--completion 128] [--rounds 3]
+
+Ours goes through the functions of the training loop. The plain way gets the same tokens: `generate` that begins every
+turn anew, a pass for the old log-probs, every context of the memory signal in one padded batch per rollout, and an
+update of padded rows, all of them with all logits. `--trl` compares one turn without notes, which is what GRPOTrainer
+does, in an environment of its own (`bench/.venv-trl`, made at the first call): equal prompts, group and completion
+lengths, and float32 on one thread for both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import copy
+import os
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import naive
+import torch
+from scripted import Play, TurnShape, said
+from shapes import describe, model
+from timing import alternate, clock, ratio, spread
+from trl_side import TrlProcess
+
+from mempo.agent import Agent, run_rollouts
+from mempo.credit import CreditSettings
+from mempo.engine.batcher import BatchingSampler
+from mempo.engine.model import Policy
+from mempo.engine.optimizer import OptimSettings
+from mempo.engine.sampler import generate_batch
+from mempo.engine.scoring import LocalScorer
+from mempo.engine.shared_prefix import SharedForward
+from mempo.engine.update import TrainRow, Updater
+from mempo.interfaces import ScoreRequest
+from mempo.question import Question
+from mempo.rewards.memory import MemorySettings, score_notes
+from mempo.rewards.outcome import OutcomeSettings, outcome_score
+from mempo.train.credit import Credit, assign_credit
+from mempo.train.rl import RlSettings, RlSetup, rollout_jobs, update_policy
+from mempo.trajectory import Trajectory, rows_of
+
+LR = 1e-6
+PARTS = ("rollouts", "signal", "update")
+
+
+class Recorder:
+    """A scorer that remembers what it was asked."""
+
+    def __init__(self, scorer: LocalScorer) -> None:
+        self._scorer = scorer
+        self.requests: list[ScoreRequest] = []
+
+    def score(self, requests: Sequence[ScoreRequest], temperature: float = 1.0) -> list:
+        self.requests += requests
+        return self._scorer.score(requests, temperature)
+
+
+@dataclass
+class Step:
+    """What one step made, and its seconds part by part."""
+
+    trajectories: list[Trajectory]
+    requests: list[ScoreRequest]
+    credit: Credit
+    seconds: dict[str, float]
+    tokens: int
+
+    def rows(self) -> list[TrainRow]:
+        rows = []
+        for i, trajectory in enumerate(self.trajectories):
+            old = {turn.index: turn.logprobs for turn in trajectory.turns}
+            made = rows_of(trajectory, i)
+            rows += [TrainRow(row, row.spread(self.credit.tokens[i]), row.spread(old)) for row in made]
+        return rows
+
+
+class Ours:
+    """The functions of the training loop on one policy; `step()` is a step from nothing kept."""
+
+    def __init__(
+        self, policy: Policy, play: Play, questions: int, rollouts: int, baseline: str = "none", one_turn: bool = False
+    ) -> None:
+        self._play, self._device, self._one_turn = play, policy.device, one_turn
+        self._forward = forward = SharedForward(policy)
+        sampler = BatchingSampler(lambda prompts, sampling: generate_batch(policy, prompts, sampling, forward))
+        self.recorder = Recorder(LocalScorer(policy, forward=forward))
+        self._settings = RlSettings(
+            steps=1, questions_per_step=questions, rollouts_per_question=rollouts, memory_signal=not one_turn
+        )
+        self._setup = RlSetup(
+            play.questions(questions),
+            play.agent,
+            sampler,
+            self.recorder,
+            Updater(policy, OptimSettings(lr=LR)),
+            OutcomeSettings(format_gate=not one_turn),
+            MemorySettings(baseline=baseline),  # type: ignore[arg-type]
+            CreditSettings(),
+            0,
+            custom_score=every_other if one_turn else None,
+        )
+        self.codec, self.script = play.codec, play.script(rollout_jobs(self._setup, self._settings, 0)[0])
+        self.questions, self.rollouts = questions, rollouts
+        self.last: Step | None = None
+
+    @property
+    def agent(self) -> Agent:
+        return self._setup.agent
+
+    def step(self) -> Step:
+        setup, settings, times = self._setup, self._settings, [clock(self._device)]
+        before, self.recorder.requests = self._forward.work.tokens, []
+        jobs, questions = rollout_jobs(setup, settings, 0)
+        with said(self.script):
+            trajectories = asyncio.run(run_rollouts(setup.agent, setup.sampler, jobs))
+        times.append(clock(self._device))
+        outcomes = [
+            outcome_score(question, trajectory, setup.outcome, setup.custom_score)
+            for question, trajectory in zip(questions, trajectories, strict=True)
+        ]
+        notes = [[] for _ in trajectories]
+        if settings.memory_signal:
+            notes = score_notes(questions, trajectories, self.codec, setup.scorer, setup.memory)
+        times.append(clock(self._device))
+        credit = assign_credit(
+            trajectories, outcomes, notes, settings.rollouts_per_question, setup.credit, setup.memory
+        )
+        update_policy(setup.updater, trajectories, credit, settings, LR)
+        times.append(clock(self._device))
+        seconds = {name: b - a for name, a, b in zip(PARTS, times, times[1:], strict=False)}
+        tokens = self._forward.work.tokens - before
+        self.last = Step(trajectories, self.recorder.requests, credit, seconds, tokens)
+        return self.last
+
+
+def every_other(question: Question, trajectory: Trajectory) -> float:
+    """A score with something to learn from."""
+    return float(trajectory.rollout % 2)
+
+
+class Plain:
+    """The plain way of the same step."""
+
+    def __init__(self, policy: Policy, batch_rows: int) -> None:
+        self._policy, self._batch_rows = policy, batch_rows
+        self._optimizer = torch.optim.AdamW(policy.model.parameters(), lr=LR, weight_decay=0.0)
+        self.seconds: dict[str, float] = {}
+        self.tokens: dict[str, int] = {}
+
+    def step(self, made: Step, stop: Sequence[str]) -> None:
+        policy, device = self._policy, self._policy.device
+        times = [clock(device)]
+        self.tokens = dict.fromkeys([*PARTS], 0)
+        for index in range(max(len(trajectory.turns) for trajectory in made.trajectories)):
+            turns = [trajectory.turns[index] for trajectory in made.trajectories if index < len(trajectory.turns)]
+            prompts, words = [turn.prompt_ids for turn in turns], [turn.generated_ids for turn in turns]
+            self.tokens["rollouts"] += naive.generate(policy, prompts, words, stop)[1]
+        times.append(clock(device))
+        rows = made.rows()
+        old = naive.old_logprobs(policy, rows, self._batch_rows)
+        per_rollout = max(len(made.requests) // len(made.trajectories), 1)
+        for first in range(0, len(made.requests), per_rollout):
+            group = made.requests[first : first + per_rollout]
+            naive.score_padded(policy, group)
+            self.tokens["signal"] += naive.padded_tokens(group)
+        times.append(clock(device))
+        self.tokens["update"] = naive.update(policy, self._optimizer, rows, old, self._batch_rows)
+        self.tokens["signal"] += self.tokens["update"]  # the old log-probs go over the same rows
+        times.append(clock(device))
+        self.seconds = {name: b - a for name, a, b in zip(PARTS, times, times[1:], strict=False)}
+
+
+@dataclass(frozen=True)
+class Found:
+    """`times`: their seconds over ours, whole and by part; a triple is median, smallest, largest of the rounds."""
+
+    times: tuple[float, float, float]
+    parts: dict[str, tuple[float, float]]
+    our_tokens: int
+    plain_tokens: dict[str, int]
+    trained_tokens: int
+
+
+def measure(policy: Policy, shape: TurnShape, context: str, questions: int, rollouts: int, rounds: int) -> Found:
+    plain = Plain(copy.copy(policy), batch_rows=8)
+    plain._policy.model = copy.deepcopy(policy.model)  # each way trains weights of its own
+    plain._optimizer = torch.optim.AdamW(plain._policy.model.parameters(), lr=LR, weight_decay=0.0)
+    baseline = "full" if context == "full" else "visible"
+    mine = Ours(policy, Play(policy.codec, shape, context), questions, rollouts, baseline)
+    stop = mine.agent.grammar.stop_strings
+    kept: dict[str, list[dict[str, float]]] = {"ours": [], "plain": []}
+
+    def ours() -> None:
+        kept["ours"].append(mine.step().seconds)
+
+    def theirs() -> None:
+        assert mine.last is not None
+        plain.step(mine.last, stop)
+        kept["plain"].append(plain.seconds)
+
+    seconds = alternate({"ours": ours, "plain": theirs}, rounds, policy.device)
+    assert mine.last is not None
+    medians = {
+        part: (
+            statistics.median(found[part] for found in kept["ours"][1:]),
+            statistics.median(found[part] for found in kept["plain"][1:]),
+        )
+        for part in PARTS
+    }
+    trained = sum(row.row.generated_tokens for row in mine.last.rows())
+    return Found(ratio(seconds["plain"], seconds["ours"]), medians, mine.last.tokens, plain.tokens, trained)
+
+
+HEADER = f"{'context':8} {'plain / ours':>22}   {'rollouts':>17} {'signal':>17} {'update':>17} {'forwarded':>18}"
+
+
+def line(context: str, found: Found) -> str:
+    parts = " ".join(f"{f'{plain:.2f} / {ours:.2f} s':>17}" for ours, plain in found.parts.values())
+    forwarded = sum(found.plain_tokens[name] for name in ("rollouts", "signal"))
+    return (
+        f"{context:8} {spread(found.times, ' ×'):>22} {'' if found.times[0] >= 3 else '!':1} {parts} "
+        f"{f'{forwarded} / {found.our_tokens}':>18}"
+    )
+
+
+def against_trl(
+    policy: Policy, questions: int, rollouts: int, prompt: int, completion: int, rounds: int
+) -> tuple[list[float], list[float], str]:
+    """Seconds of a step of one turn, ours and GRPOTrainer's, `[rounds]`, and the versions of the other side."""
+    shape = TurnShape(turns=1, question=prompt, thought=2 * completion, limit=completion)
+    play = Play(policy.codec, shape, "full")
+    mine = Ours(policy, play, questions, rollouts, one_turn=True)
+    texts = [policy.codec.decode(play.agent.renderer.question(q.text)) for q in play.questions(questions)]
+    with TrlProcess(policy, texts, rollouts, completion, rounds + 1, LR) as trl:
+        seconds: dict[str, list[float]] = {"ours": [], "trl": []}
+        for number in range(rounds + 1):
+            began = clock(policy.device)
+            step = mine.step()
+            took = clock(policy.device) - began
+            theirs = trl.step()
+            wrote = sum(len(turn.generated_ids) for t in step.trajectories for turn in t.turns)
+            if wrote != theirs["tokens"]:
+                raise SystemExit(f"unequal work: ours wrote {wrote} tokens, TRL {theirs['tokens']}")
+            if number:
+                seconds["ours"].append(took)
+                seconds["trl"].append(theirs["seconds"])
+        return seconds["ours"], seconds["trl"], trl.versions
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="a model folder; without it a random Llama of 5 million parameters")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--questions", type=int, default=2)
+    parser.add_argument("--rollouts", type=int, default=8)
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--context", choices=("memory", "full"), help="one of the two alone")
+    parser.add_argument("--trl", action="store_true", help="against GRPOTrainer instead")
+    parser.add_argument("--completion", type=int, default=128, help="tokens of a completion, with --trl")
+    parser.add_argument("--prompt", type=int, default=90, help="tokens of a question, with --trl")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    policy = model(options.model, options.device)
+    size = f"{describe(policy)}; {options.questions} × {options.rollouts} rollouts"
+    if options.trl:
+        how = (options.questions, options.rollouts, options.prompt, options.completion, options.rounds)
+        ours, trl, versions = against_trl(policy, *how)
+        tokens = options.questions * options.rollouts * options.completion
+        print(f"{size} of one turn, questions of {options.prompt} tokens, completions of {options.completion}")
+        print(f"{versions}; {options.rounds} rounds; target ≥ 2 ×\n")
+        for name, seconds in (("ours", ours), ("GRPOTrainer", trl)):
+            middle = statistics.median(seconds)
+            print(f"{name:12} {middle:6.2f} s a step, {middle / tokens * 1e3:6.2f} ms a token generated and trained")
+        print(f"{'ratio':12} {spread(ratio(trl, ours), ' ×')}")
+        return
+    shape = TurnShape(turns=options.turns)
+    print(f"{size} of {shape.turns} turns; {options.rounds} rounds; target ≥ 3 ×; seconds and tokens: plain / ours\n")
+    print(HEADER)
+    for context in (options.context,) if options.context else ("memory", "full"):
+        found = measure(policy, shape, context, options.questions, options.rollouts, options.rounds)
+        print(line(context, found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
