@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, cast
 
 from mempo.agent import Agent
-from mempo.config import Config
+from mempo.config import Config, DataSettings
 from mempo.context import make_context
 from mempo.credit import CustomCredit
+from mempo.data.filters import where
 from mempo.data.objectives import compose_objectives
-from mempo.data.questions import load_questions
+from mempo.data.questions import read_questions
 from mempo.engine.batcher import BatchingSampler
 from mempo.engine.model import Policy
 from mempo.engine.sampler import generate_batch
+from mempo.engine.scoring import LocalScorer
+from mempo.engine.shared_prefix import SharedForward
+from mempo.engine.vllm_engine import require_vllm
+from mempo.engine.vllm_sampler import VllmSampler
 from mempo.errors import ConfigError, UserError
 from mempo.imports import call_own, is_import_path, load_object
-from mempo.interfaces import Context, Tool, World
+from mempo.interfaces import Context, Environment, Tool, World
 from mempo.protocol import TurnGrammar
 from mempo.question import Question
 from mempo.render import Renderer
-from mempo.retrieval.client import HttpRetriever
+from mempo.retrieval.client import HttpRetriever, token_from_environment
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.index import Bm25Index, open_index
 from mempo.retrieval.types import Retriever
 from mempo.rewards.outcome import CustomScore, matchable
 from mempo.tokens import Codec
-from mempo.tools.access import AccessTool
-from mempo.tools.search import SearchTool
+from mempo.tools.make import make_tool
 from mempo.worlds.registry import make_world
 
 TOOL_TAGS = ("search", "access")
@@ -38,16 +42,20 @@ TOOL_TAGS = ("search", "access")
 
 @dataclass(frozen=True)
 class Data:
-    """Questions, and where passages come from. `world` is None for files of the user's own."""
+    """Questions, and where passages come from. `world` is None for files of the user's own. `remarks`: what was left
+    out of the files, a line each."""
 
     world: World | None
     train: list[Question]
     test: list[Question]
     retriever: Retriever | None
+    remarks: list[str] = field(default_factory=list)
 
 
-def load_data(config: Config, work_dir: Path) -> Data:
+def load_data(config: Config, work_dir: Path, train_too: bool = True) -> Data:
     """Load or draw the questions and open the retriever; a corpus file is indexed into `work_dir`.
+
+    `train_too` False: an evaluation, which needs no training questions.
 
     Raises:
         UserError: missing or broken files, a retrieval server that does not answer.
@@ -55,13 +63,15 @@ def load_data(config: Config, work_dir: Path) -> Data:
     data, seed = config.data, config.seed
     world = make_world(data.world, data.world_options) if data.world else None
     test_objectives = data.test_objectives or data.objectives
+    remarks: list[str] = []
+    train = _from_file(data.train, data, data.objectives, seed, remarks) if data.train and train_too else []
+    test = _from_file(data.test, data, test_objectives, seed, remarks) if data.test else []
+    test = _first_of_each(test, config.evaluate.questions)
     if world is not None:
-        train = _drawn(world, "train", data.train_questions, data.objectives, seed)
-        test = _drawn(world, "test", config.evaluate.questions * len(test_objectives), test_objectives, seed)
-    else:
-        train = _from_file(data.train, data.objectives, seed) if data.train else []
-        test = _from_file(data.test, test_objectives, seed) if data.test else []
-        test = _first_of_each(test, config.evaluate.questions)
+        _check_playable(world, data, [*train, *test])
+        if train_too:
+            train = train or _drawn(world, "train", data.train_questions, data.objectives, seed)
+        test = test or _drawn(world, "test", config.evaluate.questions * len(test_objectives), test_objectives, seed)
     unscorable = [question.id for question in train if question.gold is None]
     if unscorable and config.rl.steps:
         raise UserError(f"{len(unscorable)} training questions have no gold answer, the first is {unscorable[0]!r}")
@@ -72,7 +82,21 @@ def load_data(config: Config, work_dir: Path) -> Data:
                 f"no {name} question can be scored: normalisation leaves nothing of the gold answers of all "
                 f"{len(lost)}, the first is {lost[0]!r}; give answers with letters or digits, or set an own reward"
             )
-    return Data(world, train, test, open_retriever(config, world, work_dir))
+    return Data(world, train, test, open_retriever(config, world, work_dir), remarks)
+
+
+def _check_playable(world: World, data: DataSettings, questions: Sequence[Question]) -> None:
+    """Only an environment plays questions that it did not draw itself, and they must hold what it needs.
+
+    Raises:
+        UserError: another kind of world, or a question in which no episode can begin.
+    """
+    given = [name for name in ("train", "test") if getattr(data, name)]
+    if given and not isinstance(world, Environment):
+        raise ConfigError(f"data.world is set, so data.{given[0]} would be ignored; unset one (data.world=null)")
+    if isinstance(world, Environment):
+        for question in questions:
+            call_own(f"world {world.name}", world.episode, question)
 
 
 def _drawn(world: World, split: str, count: int, objectives: Sequence[int], seed: int) -> list[Question]:
@@ -88,11 +112,29 @@ def _drawn(world: World, split: str, count: int, objectives: Sequence[int], seed
     return drawn
 
 
-def _from_file(path: str, objectives: Sequence[int], seed: int) -> list[Question]:
-    questions = load_questions(path)
+def _from_file(
+    path: str, data: DataSettings, objectives: Sequence[int], seed: int, remarks: list[str]
+) -> list[Question]:
+    """The questions of a file; what was left out of it is added to `remarks`."""
+    questions, skipped = read_questions(path, skip_bad=data.skip_bad)
+    if skipped:
+        remarks.append(f"{len(skipped)} broken rows of {path} are left out; the first: {skipped[0]}")
+    if data.where:
+        kept = where(questions, data.where)
+        remarks.append(f"data.where keeps {len(kept)} of {len(questions)} questions of {path}")
+        questions = kept
     if tuple(objectives) == (1,):
         return questions  # as they are, several objectives and all
-    return [q for k in objectives for q in (questions if k == 1 else compose_objectives(questions, k, seed).questions)]
+    made = []
+    for k in objectives:
+        if k == 1:
+            made += questions
+            continue
+        composed, left_over = compose_objectives(questions, k, seed)
+        made += composed
+        if left_over:
+            remarks.append(f"{k} objectives: the last {len(left_over)} questions of {path} were too few for another")
+    return made
 
 
 def _first_of_each(questions: Sequence[Question], count: int) -> list[Question]:
@@ -111,7 +153,7 @@ def open_retriever(config: Config, world: World | None, work_dir: Path) -> Retri
     """The server, the index, or a new BM25 index of the corpus; None when there is nothing to search."""
     data = config.data
     if data.server:
-        client = HttpRetriever(data.server, tries=1)  # the tools try again themselves
+        client = HttpRetriever.of(data.server, data.client, token=token_from_environment())
         client.health()
         return client
     if data.index:
@@ -120,6 +162,8 @@ def open_retriever(config: Config, world: World | None, work_dir: Path) -> Retri
         return Bm25Index.build(Corpus.open(data.corpus, work_dir / "corpus"), work_dir / "index")
     if world is not None:
         documents = cast("Any", world.documents())
+        if not documents:
+            return None
         return Bm25Index.build(Corpus.from_documents(documents, work_dir / "corpus"), work_dir / "index")
     return None
 
@@ -129,6 +173,7 @@ def make_tools(config: Config, retriever: Retriever | None) -> dict[str, Tool]:
 
     Raises:
         ConfigError: a built-in tool without anything to search, or an own one that is no tool.
+        UserError: a tool of the live web without its key or its libraries.
     """
     tools: dict[str, Tool] = {}
     for name in config.agent.tools:
@@ -140,10 +185,8 @@ def make_tools(config: Config, retriever: Retriever | None) -> dict[str, Tool]:
                     f"agent.tools: {name} returned {what!r}; a tool has an async `call(argument)` and a `name` among "
                     + ", ".join(TOOL_TAGS)
                 )
-        elif retriever is None:
-            raise ConfigError(f"agent.tools: {name} has nothing to search; set data.corpus, data.index or data.server")
         else:
-            tool = SearchTool(retriever, config.search) if name == "search" else AccessTool(retriever, config.access)
+            tool = make_tool(name, retriever, config.search, config.access)
         if tool.name in tools:
             raise ConfigError(
                 f"agent.tools: {name} answers {tool.name!r}, which another tool in the list answers already"
@@ -152,8 +195,20 @@ def make_tools(config: Config, retriever: Retriever | None) -> dict[str, Tool]:
     return tools
 
 
-def make_agent(config: Config, codec: Codec, tools: dict[str, Tool], context: str | None = None) -> Agent:
-    """The agent of a configuration, or the same with another context."""
+def make_agent(
+    config: Config, codec: Codec, tools: dict[str, Tool], world: World | None = None, context: str | None = None
+) -> Agent:
+    """The agent of a configuration, or the same with another context. An environment adds its actions.
+
+    Raises:
+        ConfigError: contradictions, own objects that are none, an action that two would answer or none.
+    """
+    environment = world if isinstance(world, Environment) else None
+    own_actions = environment.actions if environment else ()
+    if environment is not None and (both := [action for action in own_actions if action in tools]):
+        raise ConfigError(
+            f"agent.tools: {both[0]} is an action of world {environment.name} already; leave the tool out"
+        )
     renderer = Renderer(codec, config.prompt)
     if renderer.opens_thought and config.agent.notes == "required":
         raise ConfigError(
@@ -167,8 +222,8 @@ def make_agent(config: Config, codec: Codec, tools: dict[str, Tool], context: st
             raise ConfigError(f"agent.context: {name} returned a {type(made).__name__}, which has no name and build()")
     else:
         made = make_context(name, renderer)
-    grammar = TurnGrammar(config.agent.notes, config.agent.first_note, (*tools, "answer"))
-    return Agent(made.name, made, grammar, renderer, tools, config.limits)
+    grammar = TurnGrammar(config.agent.notes, config.agent.first_note, (*own_actions, *tools, "answer"))
+    return Agent(made.name, made, grammar, renderer, tools, config.limits, environment)
 
 
 def custom_score(config: Config) -> CustomScore | None:
@@ -179,11 +234,20 @@ def custom_credit(config: Config) -> CustomCredit | None:
     return load_object(config.credit.function, "credit", parameters=2) if config.credit.function else None
 
 
-def make_sampler(config: Config, policy: Policy) -> BatchingSampler:
+def make_sampler(config: Config, policy: Policy, forward: SharedForward) -> BatchingSampler:
+    """The policy as a sampler. What the local one keeps in `forward`, a scorer with the same `forward` uses.
+
+    Raises:
+        UserError: `sampler.engine` is vllm and vLLM is not installed.
+    """
     schedule = config.rl.schedule
     if schedule == "auto":
         schedule = "lockstep" if policy.device.type == "cpu" else "eager"
-    return BatchingSampler(lambda prompts, sampling: generate_batch(policy, prompts, sampling), schedule)
+    if config.sampler.engine == "vllm":
+        require_vllm()
+        scorer = LocalScorer(policy, forward=forward)
+        return BatchingSampler(VllmSampler(policy, config.sampler, config.limits.max_context_tokens, scorer), schedule)
+    return BatchingSampler(lambda prompts, sampling: generate_batch(policy, prompts, sampling, forward), schedule)
 
 
 def check_window(config: Config, window: int | None) -> None:

@@ -213,6 +213,8 @@ def _common_prefix(a: str, b: str) -> int:
 
 def _storable(text: str) -> str:
     """Lone surrogates cannot be encoded as UTF-8; each becomes one replacement character, so offsets keep."""
+    if text.isascii():
+        return text
     return "".join("�" if "\ud800" <= c <= "\udfff" else c for c in text)
 
 

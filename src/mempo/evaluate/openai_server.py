@@ -1,0 +1,121 @@
+"""From the settings of a model server to a sampler and a codec: what evaluation begins with."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rich.console import Console
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
+
+from mempo.errors import UserError
+from mempo.evaluate.openai_capabilities import PROBE_TEXT, Capabilities, find_model, probe
+from mempo.evaluate.openai_client import OpenAIClient
+from mempo.evaluate.openai_sampler import OpenAISampler
+from mempo.evaluate.openai_settings import ServerSettings
+from mempo.render import PromptSettings
+from mempo.tokens import Codec
+
+BYTES = "bytes"
+
+
+class OpenedServer(NamedTuple):
+    """`prompt`: the settings to make the agent with; a server that only chats cannot take every one."""
+
+    sampler: OpenAISampler
+    codec: Codec
+    capabilities: Capabilities
+    prompt: PromptSettings
+
+
+def open_server(
+    settings: ServerSettings, console: Console | None = None, prompt: PromptSettings | None = None
+) -> OpenedServer:
+    """Find the model, its tokenizer and what the server can do; prints that in a line. Close the sampler at the end.
+
+    Raises:
+        UserError: no server, a wrong key, no tokenizer, no endpoint that can be used.
+    """
+    say = (
+        (lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
+        if console
+        else lambda line: None
+    )
+    client = OpenAIClient(settings)
+    try:
+        model, window = find_model(client)
+        codec = open_tokenizer(settings)
+        own_tokens = settings.tokenizer == BYTES
+        prompt_ids = None if own_tokens else tuple(codec.tokenizer(PROBE_TEXT).input_ids)
+        capabilities = probe(client, model, prompt_ids, window)
+    except BaseException:
+        client.close()
+        raise
+    client.counts.clear()  # what is told at the end is told of the rollouts
+    say(capabilities.line())
+    if capabilities.tokenizer_agrees is False:
+        say("the server counts other tokens than server.tokenizer does: prompts go as text, costs are estimates")
+    fitted, changes = prompt_for(capabilities, prompt or PromptSettings(), own_tokens)
+    for change in changes:
+        say(change)
+    return OpenedServer(
+        OpenAISampler(client, codec, capabilities, fitted.system, own_tokens), codec, capabilities, fitted
+    )
+
+
+def prompt_for(
+    capabilities: Capabilities, prompt: PromptSettings, own_tokens: bool = False
+) -> tuple[PromptSettings, list[str]]:
+    """The prompt settings that the server can serve, and a sentence for each that had to change."""
+    changes: list[str] = []
+    if capabilities.api == "completions" and not own_tokens:
+        return prompt, changes
+    if prompt.template == "chat":
+        changes.append("prompt.template is plain instead of chat: the server puts its own template around messages")
+    if prompt.force_mem and not capabilities.can_force:
+        changes.append("prompt.force_mem is off: a chat server does not go on with text that was begun for the model")
+        prompt = prompt.model_copy(update={"force_mem": False})
+    return prompt.model_copy(update={"template": "plain"}), changes
+
+
+def open_tokenizer(settings: ServerSettings) -> Codec:
+    """The codec of `server.tokenizer`, else of `server.model`. A name that only the server gave is never loaded.
+
+    Raises:
+        UserError: there is none; the message names the setting.
+    """
+    if settings.tokenizer == BYTES:
+        return byte_codec()
+    remedy = (
+        "set server.tokenizer to a folder or hub name with the model's tokenizer, or to bytes "
+        "(limits and costs in tokens then count bytes)"
+    )
+    name = settings.tokenizer or settings.model
+    if name is None:
+        raise UserError(f"server.tokenizer is not set: prompts are built and counted in tokens; {remedy}")
+    try:
+        return Codec(AutoTokenizer.from_pretrained(name, trust_remote_code=False), _eos_ids(name))
+    except UserError:
+        raise
+    except Exception as error:  # the hub client and the many tokenizer classes raise what they like
+        what = f"server.tokenizer {name!r}" if settings.tokenizer else f"server.tokenizer is not set, and {name!r}"
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise UserError(f"{what} cannot be loaded as a tokenizer ({reason}); {remedy}") from error
+
+
+def _eos_ids(name: str) -> list[int]:
+    try:
+        found = GenerationConfig.from_pretrained(name).eos_token_id
+    except (OSError, ValueError):  # most folders have none
+        return []
+    return [found] if isinstance(found, int) else list(found or [])
+
+
+def byte_codec() -> Codec:
+    """A tokenizer of bytes, for models whose own is not known: exact about text, silent about their tokens."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken("<|end of reply|>", special=True, normalized=False)])
+    return Codec(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end of reply|>"))

@@ -1,0 +1,174 @@
+"""Opening a server: its model, its tokenizer, what it can do."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from mempo.errors import UserError
+from mempo.evaluate.openai_capabilities import became_of_stop, probe_stop
+from mempo.evaluate.openai_server import byte_codec, open_server
+from mempo.evaluate.openai_settings import ServerSettings
+from mempo.render import PromptSettings
+from mempo.tokens import Codec
+from mempo.tools.retrying import RetrySettings
+from tests.evaluate.openai_stub import FAMILIES, VLLM, Family, Stub, reply, stub_server
+from tests.tiny import make_codec
+
+CODEC = make_codec()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    CODEC.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def settings(stub: Stub, tokenizer: str | None, **changes: Any) -> ServerSettings:
+    retry = RetrySettings(tries=2, backoff_s=0.001)
+    return ServerSettings(**{"url": stub.url, "tokenizer": tokenizer, "retry": retry, **changes})
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("llama", {"token_prompts": True, "stop_string": "removed", "logprobs": "chat", "returns_ids": True}),
+        ("transformers", {"token_prompts": False, "stop_string": "kept", "logprobs": "none", "returns_ids": False}),
+        (
+            "vllm",
+            {
+                "token_prompts": True,
+                "stop_string": "removed",
+                "stop_field": "stop_reason",
+                "keeps_stop_if_asked": True,
+                "logprobs": "legacy",
+                "returns_ids": True,
+            },
+        ),
+        ("sglang", {"stop_field": "matched_stop", "keeps_stop_if_asked": False, "logprobs": "none"}),
+        ("chat", {"api": "chat", "can_force": False, "length_field": "max_tokens", "takes_temperature": True}),
+        ("newer_chat", {"api": "chat", "length_field": "max_completion_tokens", "takes_temperature": False}),
+    ],
+)
+def test_every_family_is_found_out(name: str, found: dict[str, Any], tokenizer: str) -> None:
+    screen = io.StringIO()
+    with stub_server(Stub(CODEC, FAMILIES[name])) as stub:
+        opened = open_server(settings(stub, tokenizer), Console(file=screen, width=1000))
+        opened.sampler.close()
+    record = opened.capabilities.as_record()
+    assert {key: record[key] for key in found} == found
+    assert (record["model"], record["window_tokens"]) == ("the-model", 512)
+    assert screen.getvalue().startswith(opened.capabilities.line())
+    assert set(opened.sampler.counts().values()) == {0}, "the probe's own requests are not the rollouts'"
+
+
+def test_what_is_refused_is_found_one_by_one(tokenizer: str) -> None:
+    with stub_server(Stub(CODEC, FAMILIES["transformers"])) as stub:
+        opened = open_server(settings(stub, tokenizer))
+        opened.sampler.close()
+    assert opened.capabilities.accepts == {"seed", "logprobs", "top_p"}
+
+
+def test_a_tokenizer_that_is_not_the_models_sends_no_ids(tokenizer: str) -> None:
+    other, screen = make_codec(tags="added"), io.StringIO()
+    other.tokenizer.backend_tokenizer.add_tokens(["count"])
+    with stub_server(Stub(Codec(other.tokenizer), VLLM)) as stub:
+        opened = open_server(settings(stub, tokenizer), Console(file=screen, width=1000))
+        opened.sampler.close()
+    can = opened.capabilities
+    assert (can.tokenizer_agrees, can.token_prompts, can.returns_ids, can.logprobs) == (False, False, False, "none")
+    assert "prompts go as text" in screen.getvalue()
+
+
+def test_a_server_that_counts_nothing_must_say_the_same_to_ids(tokenizer: str) -> None:
+    with stub_server(Stub(CODEC, Family(counts=False))) as stub:
+        opened = open_server(settings(stub, tokenizer))
+        opened.sampler.close()
+    assert (opened.capabilities.tokenizer_agrees, opened.capabilities.token_prompts) == (None, True)
+
+
+def test_bytes_stand_in_for_an_unknown_tokenizer() -> None:
+    with stub_server(Stub(CODEC, VLLM)) as stub:
+        opened = open_server(settings(stub, "bytes"), prompt=PromptSettings(force_mem=True, system="S"))
+        opened.sampler.close()
+    can = opened.capabilities
+    assert (can.token_prompts, can.returns_ids, can.logprobs) == (False, False, "none")
+    assert opened.prompt == PromptSettings(force_mem=True, system="S", template="plain")
+    text = "Zürich 東京 \x00\n<mem>"
+    assert len(opened.codec.encode_outside(text)) == len(text.encode())
+    assert opened.codec.decode(opened.codec.encode_outside(text)) == text
+
+
+def test_a_chat_server_changes_the_prompt_and_says_so(tokenizer: str) -> None:
+    screen = io.StringIO()
+    wanted = PromptSettings(template="auto", force_mem=True, question="Q: {question}")
+    with stub_server(Stub(CODEC, FAMILIES["chat"])) as stub:
+        opened = open_server(settings(stub, tokenizer), Console(file=screen, width=1000), wanted)
+        opened.sampler.close()
+    assert opened.prompt == PromptSettings(template="plain", force_mem=False, question="Q: {question}")
+    assert "prompt.force_mem is off" in screen.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("change", "server", "says"),
+    [
+        ({}, {"models": ("a", "b")}, r"lists 2 models \(a, b\); choose one with server\.model"),
+        ({}, {"models": ()}, "lists no model"),
+        ({"api": "completions"}, {"family": FAMILIES["chat"]}, "/v1/completions: HTTP 404"),
+        ({}, {"key": "sk-1234"}, "HTTP 401.*environment variable OPENAI_API_KEY"),
+        ({"model": "m"}, {"key": "sk-1234"}, "HTTP 401.*environment variable OPENAI_API_KEY"),
+        ({}, {"fault": lambda number: reply({"error": "no memory"}, 500)}, "HTTP 500.*no memory"),
+        ({}, {"fault": lambda number: reply({"choices": []})}, "0 choices.*;.*0 choices"),
+        ({"tokenizer": None}, {}, r"server\.tokenizer is not set: .*bytes"),
+        ({"tokenizer": None, "model": "./no/model"}, {}, r"server\.tokenizer is not set, and './no/model' cannot be"),
+        ({"tokenizer": "./none"}, {}, r"server\.tokenizer './none' cannot be loaded as a tokenizer"),
+    ],
+    ids=["many", "none", "api", "key", "key_model", "down", "schema", "no_tokenizer", "no_model_folder", "missing"],
+)
+def test_what_cannot_work_is_one_clear_error(
+    change: dict[str, Any], server: dict[str, Any], says: str, tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with stub_server(Stub(CODEC, **server)) as stub, pytest.raises(UserError, match=says):
+        open_server(settings(stub, **{"tokenizer": tokenizer, **change}))
+
+
+def test_a_tokenizer_alone_is_enough(tokenizer: str) -> None:
+    assert not list(Path(tokenizer).glob("*.safetensors"))
+    with stub_server(Stub(CODEC)) as stub:
+        opened = open_server(settings(stub, tokenizer))
+        opened.sampler.close()
+    assert opened.codec.encode_trusted("hello") == CODEC.encode_trusted("hello")
+
+
+def test_the_bytes_of_a_reply_are_never_special() -> None:
+    codec = byte_codec()
+    said = codec.decode([codec.eos_id])
+    assert codec.eos_id not in codec.encode_outside(f"a {said} b")
+
+
+@pytest.mark.parametrize(
+    ("text", "stop"),
+    [(" 9, 10, 11, 12", "11,"), ("one two", "two"), ("word", None), ("", None), ("a a a", None)],
+)
+def test_a_stop_string_that_will_come(text: str, stop: str | None) -> None:
+    assert probe_stop(text) == stop
+
+
+@pytest.mark.parametrize(
+    ("reply_text", "became"),
+    [
+        (" 9, 10, 11", "kept"),
+        (" 9, 10, 11, ", "kept"),
+        (" 9, 10, ", "removed"),
+        (" 9, 10,", "removed"),
+        ("x", "unknown"),
+    ],
+)
+def test_what_became_of_it(reply_text: str, became: str) -> None:
+    assert became_of_stop(reply_text, " 9, 10, 11, 12", "11") == became
