@@ -17,7 +17,10 @@ import yaml
 
 import mempo.cli
 from mempo.engine.model import save_policy
+from mempo.retrieval.index import open_index
+from mempo.retrieval.service import create_app
 from mempo.runs.files import read_lines
+from tests.retrieval.serving import serving
 from tests.tiny import make_codec, tiny_llama
 from tests.train.small import SMALL
 
@@ -73,7 +76,8 @@ def write_lines(path: Path, *rows: dict[str, Any] | str) -> Path:
 def test_help_names_every_command(cli: Cli) -> None:
     said = cli("--help")
     assert said.code == 0
-    for command in ("train", "sft", "eval", "config", "search", "index", "world"):
+    commands = ("train", "sft", "eval", "score", "compare", "diagnose", "config", "search", "serve", "index", "world")
+    for command in commands:
         assert f"\n  {command} " in said.out
 
 
@@ -112,6 +116,9 @@ def test_a_world_becomes_files_and_an_index_that_can_be_asked(cli: Cli, tmp_path
     assert "capital of France: Paris" in said.out.split("[2]")[0]
     assert "[3]" not in said.out
     assert "nothing was found" in cli("search", tmp_path / "index", "xyzzy").out
+    with serving(create_app(open_index(tmp_path / "index"))) as url:
+        assert cli("search", url, "capital of France", "--top-k", "2").out == said.out
+    assert_one_line(cli("search", url, "capital of France"), url, "is it running?")
 
 
 @pytest.mark.slow
@@ -131,14 +138,14 @@ def test_train_then_eval(cli: Cli, tmp_path: Path) -> None:
 
     said = cli("eval", tmp_path / "run", "evaluate.questions=2", "--out", tmp_path / "out")
     assert said.code == 0, said.err
-    assert "test questions" in said.out
+    assert "mean over n questions" in said.out
     table = json.loads((tmp_path / "out" / "evaluation.json").read_text("utf-8"))
-    assert {k: measures["questions"] for k, measures in table.items()} == {"2": 2, "3": 2}
-    assert len(read_lines(tmp_path / "out" / "rollouts.jsonl")) == 4
+    assert {k: measures["questions"] for k, measures in table["memory"].items()} == {"2": 2, "3": 2}
+    assert len(read_lines(tmp_path / "out" / "rollouts" / "memory.jsonl")) == 4
 
     # The same model by its path: now the questions must be named.
     assert_one_line(cli("eval", tmp_path / "run" / "final"), "--config")
-    said = cli("eval", tmp_path / "run" / "final", *SHORT, "--config", "quickstart")
+    said = cli("eval", tmp_path / "run" / "final", *SHORT, "--config", "quickstart", "--out", tmp_path / "again")
     assert said.code == 0, said.err
 
     assert_one_line(cli("train", "quickstart", f"output={tmp_path / 'run'}", *SHORT), "--resume")
@@ -265,6 +272,8 @@ def test_pickled_weights_are_refused(cli: Cli, files: dict[str, str], tmp_path: 
         (["eval", "nowhere"], ["--config"]),
         (["eval", "nowhere", "--config", "quickstart"], ["no model folder 'nowhere'"]),
         (["search", "nowhere", "query"], ["nowhere"]),
+        (["serve", "nowhere"], ["nowhere is not an index"]),
+        (["serve", "nowhere", "max_querys=3"], ["did you mean 'max_queries'?"]),
         (["index", "build", "nowhere.jsonl", "--out", "unused"], ["nowhere.jsonl does not exist"]),
         (["world", "atlas", "--out", "unused", "--rendering", "crds"], ["choose prose or cards"]),
         (["world", "atlas", "--out", "unused", "--subset", "some"], ["everything, toy"]),
@@ -309,5 +318,5 @@ def test_the_reference_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "100")  # so that what the script sets is undone
     reference = runpy.run_path(str(ROOT / "scripts" / "cli_reference.py"))["reference"]()
     assert reference == (ROOT / "docs" / "cli.md").read_text("utf-8"), "call make docs"
-    for command in ("train", "sft", "eval", "config", "search", "index build", "world atlas"):
+    for command in ("train", "sft", "eval", "score", "compare", "diagnose", "config", "search", "serve", "index build"):
         assert f"## `mempo {command}`" in reference

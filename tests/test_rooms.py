@@ -20,6 +20,7 @@ FLOORS: list[list[str]] = [
         "question",
         "protocol",
         "trajectory",
+        "expert",
         "interfaces",
         "text",
         "whole",
@@ -27,8 +28,8 @@ FLOORS: list[list[str]] = [
     ["tokens", "render", "context", "rewards", "measures", "credit", "loss", "retrieval", "runs", "data", "worlds"],
     ["tools", "engine"],
     ["agent"],
-    ["demos", "evaluate", "train", "cluster"],
-    ["view", "config", "build", "cold_start", "pipeline", "cli"],
+    ["demos", "evaluate", "train", "diagnose", "cluster"],
+    ["view", "config", "build", "cold_start", "evaluation", "rescoring", "pipeline", "diagnose_run", "cli"],
 ]
 PLACE = {room: (floor, n) for floor, rooms in enumerate(FLOORS) for n, room in enumerate(rooms)}
 

@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 
 from mempo.errors import UserError
+from mempo.retrieval.commands import index_app
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-index_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Build an index of a corpus.")
 world_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Write the corpus and questions of a world.")
 app.add_typer(index_app, name="index")
 app.add_typer(world_app, name="world")
@@ -59,23 +59,189 @@ def _train(source: str, overrides: list[str], resume: bool, dry_run: bool) -> No
 
 @app.command("eval")
 def evaluate(
-    model: Annotated[str, typer.Argument(help="A run folder, or a model folder or name.", show_default=False)],
+    model: Annotated[
+        str | None,
+        typer.Argument(help="A run folder, or a model folder or name; none with --server.", show_default=False),
+    ] = None,
     overrides: Overrides = None,
     config: Annotated[
         str | None, typer.Option("--config", help="Recipe or YAML file; a run folder has its own.")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Save rollouts and measures in this folder.")] = None,
+    server: Annotated[
+        str | None, typer.Option("--server", help="An OpenAI-compatible server, http://host:port, to ask instead.")
+    ] = None,
+    served_model: Annotated[
+        str | None, typer.Option("--served-model", help="The server's name of the model, where it serves several.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option("--tokenizer", help="Tokenizer of the served model: a folder, a name, or bytes.")
+    ] = None,
+    agents: Annotated[
+        str | None, typer.Option("--agents", help="Agents to compare, such as memory,react (docs/evaluation.md).")
+    ] = None,
+    objectives: Annotated[
+        str | None, typer.Option("--objectives", help="Numbers of objectives of the test questions, such as 2,4,8.")
+    ] = None,
+    questions: Annotated[
+        int | None, typer.Option("--questions", min=1, help="Test questions per number of objectives.")
+    ] = None,
+    samples: Annotated[int | None, typer.Option("--samples", min=1, help="Rollouts a question: Avg@k, Pass@k.")] = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave broken rows of question files out, and count them.")
+    ] = False,
+    retry_errors: Annotated[
+        bool, typer.Option("--retry-errors", help="Play rollouts again that infrastructure spoiled.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="The folder of the evaluation; the same command goes on with it."),
+    ] = None,
 ) -> None:
-    """Evaluate a policy: how good, at what context cost, with which notes."""
+    """Evaluate a policy, as one or several agents: how good, at what cost in tokens, with which notes."""
     from mempo.config import resolve
-    from mempo.pipeline import evaluate_model, final_model
+    from mempo.evaluation import default_out, evaluate_model, evaluate_server, final_model
 
-    folder = Path(model)
-    is_run = (folder / "config.yaml").is_file()
+    settings = list(overrides or ())
+    if model is not None and "=" in model and not Path(model).exists():
+        settings, model = [model, *settings], None  # the first of the settings, where no model is named
+    if model is None and server is None and config is None:
+        raise UserError("nothing to evaluate is named: give a run folder, a model with --config, or --server")
+    folder = Path(model) if model is not None else None
+    is_run = folder is not None and (folder / "config.yaml").is_file()
     if not is_run and config is None:
-        raise UserError(f"{model} is no run folder, so the questions are not known; name them with --config")
-    resolved = resolve(config or model, overrides or ())
-    evaluate_model(resolved, str(final_model(folder)) if is_run else model, out, console())
+        raise UserError(f"{model or server} is no run folder, so the questions are not known; name them with --config")
+    given = {"evaluate.agents": agents, "evaluate.questions": questions, "evaluate.rollouts_per_question": samples}
+    settings += [f"{key}={value}" for key, value in given.items() if value is not None]
+    if objectives is not None:
+        settings.append(f"data.test_objectives={list(_whole_numbers('--objectives', objectives))}")
+    settings += ["data.skip_bad=true"] if skip_bad else []
+    if server is not None:
+        served = {"url": server, "model": served_model, "tokenizer": tokenizer}
+        if served["tokenizer"] is None and folder is not None:
+            served["tokenizer"] = str(final_model(folder)) if is_run else model
+        settings += ["toy=null", "model.path=null"]
+        settings += [f"server.{key}={value}" for key, value in served.items() if value is not None]
+    elif served_model is not None or tokenizer is not None:
+        raise UserError("--served-model and --tokenizer belong to --server, which is not given")
+    resolved = resolve(config or model, [*settings, "rl.steps=0", "sft.steps=0"])
+    screen = console()
+    if resolved.config.server is not None:
+        out = out or default_out(resolved, resolved.config.server.model or "server", folder if is_run else None)
+        evaluate_server(resolved, out, screen, retry_errors)
+    else:
+        path = str(final_model(folder)) if is_run and folder is not None else model or resolved.config.model.path
+        if path is None:
+            raise UserError("no model is named; give a run folder or a model before the settings")
+        out = out or default_out(resolved, path, folder if is_run else None)
+        evaluate_model(resolved, path, out, screen, retry_errors)
+    screen.print(f"everything is in {out}", highlight=False, markup=False, soft_wrap=True)
+
+
+Runs = Annotated[
+    list[Path], typer.Argument(help="Folders of mempo eval, training runs, or .jsonl files.", show_default=False)
+]
+Scores = Annotated[
+    str, typer.Option("--scores", help="Scorers: default, search-r1, mem1, asearcher (docs/evaluation.md).")
+]
+
+
+@app.command()
+def score(
+    run: Annotated[
+        Path, typer.Argument(help="A folder of mempo eval, a training run, or a .jsonl file.", show_default=False)
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE...", help="Settings of reward.*, such as reward.normalization=search-r1."),
+    ] = None,
+    scores: Scores = "default",
+    per_rollout: Annotated[
+        bool, typer.Option("--per-rollout", help="Also write scores/NAME.jsonl, a line a rollout.")
+    ] = False,
+    judge: Annotated[
+        str | None, typer.Option("--judge", help="An OpenAI-compatible server whose model judges the answers.")
+    ] = None,
+    judge_model: Annotated[
+        str | None, typer.Option("--judge-model", help="The server's name of that model, where it serves several.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The folder for scores.json; default: that of the rollouts.")
+    ] = None,
+) -> None:
+    """Score saved rollouts again, with other metrics and without the policy."""
+    from mempo.evaluate.rescore import scorers_of
+    from mempo.rescoring import judge_settings, score_run
+
+    if judge is None and judge_model is not None:
+        raise UserError("--judge-model belongs to --judge, which is not given")
+    settings = None if judge is None else judge_settings(judge, judge_model)
+    score_run(run, scorers_of(scores), list(overrides or ()), out, per_rollout, settings, console())
+
+
+@app.command()
+def compare(
+    runs: Runs,
+    agents: Annotated[str | None, typer.Option("--agents", help="Only these agents, such as memory,react.")] = None,
+    scores: Scores = "default",
+    format: Annotated[
+        str | None, typer.Option("--format", help="Print as terminal, markdown, csv or latex (several: a,b).")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write the tables (all, or those of --format) and the figures here.")
+    ] = None,
+) -> None:
+    """Set agents and runs side by side: a table, and with --out files and figures."""
+    from mempo.evaluate.rescore import scorers_of
+    from mempo.rescoring import compare_runs
+
+    compare_runs(runs, scorers_of(scores), _names(agents), _names(format), out, console())
+
+
+def _names(text: str | None) -> list[str]:
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def _whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    try:
+        found = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 1:
+        raise UserError(f"{option} {text!r} is no list of whole numbers from 1; write 2 or 2,4,8")
+    return tuple(dict.fromkeys(found))
+
+
+@app.command()
+def diagnose(
+    run: Annotated[Path, typer.Argument(help="A run folder.", show_default=False)],
+    step: Annotated[
+        str, typer.Option("--step", help="Whose rollouts: last, a saved RL step, or evaluation-final.")
+    ] = "last",
+    steps: Annotated[
+        str, typer.Option("--steps", help="Saved steps that curves of notes are drawn from: a number, or all.")
+    ] = "8",
+    no_model: Annotated[bool, typer.Option("--no-model", help="Do not ask the policy: no control rows.")] = False,
+    notes: Annotated[int, typer.Option("--notes", min=1, help="How many notes the policy is asked about.")] = 256,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The folder to write; default: diagnosis in the run folder.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of the table.")] = False,
+) -> None:
+    """Diagnose the memory signal of a run: table, JSON, figures (docs/diagnose.md)."""
+    from mempo.diagnose.table import diagnosis_table
+    from mempo.diagnose_run import DiagnoseOptions, dump
+    from mempo.diagnose_run import diagnose as run_diagnosis
+
+    if steps != "all" and not (steps.isascii() and steps.isdigit() and int(steps) > 0):
+        raise UserError(f"--steps {steps!r} is neither all nor a number from 1")
+    count = None if steps == "all" else int(steps)
+    report = run_diagnosis(run, DiagnoseOptions(step, count, not no_model, notes, out))
+    if as_json:
+        typer.echo(dump(report))
+        return
+    screen = console()
+    screen.print(diagnosis_table(report))
+    screen.print(f"figures, diagnosis.md and diagnosis.json are in {out or run / 'diagnosis'}", markup=False)
 
 
 @app.command("config")
@@ -89,34 +255,52 @@ def show_config(
     typer.echo(dump_with_origins(resolve(source, overrides or ())), nl=False)
 
 
-@index_app.command("build")
-def build_index(
-    corpus: Annotated[Path, typer.Argument(help="A corpus file, jsonl or jsonl.gz.", show_default=False)], out: Out
-) -> None:
-    """Build a BM25 index of a corpus (formats: docs/data.md)."""
-    from mempo.retrieval.corpus import Corpus
-    from mempo.retrieval.index import Bm25Index
-
-    opened = Corpus.open(corpus)
-    Bm25Index.build(opened, out)
-    typer.echo(f"{len(opened)} documents are indexed in {out}")
-
-
 @app.command()
 def search(
-    index: Annotated[Path, typer.Argument(help="An index folder.", show_default=False)],
+    index: Annotated[
+        str, typer.Argument(help="An index folder, or the address of a server, http://host:port.", show_default=False)
+    ],
     query: Annotated[str, typer.Argument(show_default=False)],
     top_k: Annotated[int, typer.Option("--top-k", min=1, help="How many passages.")] = 5,
 ) -> None:
-    """Ask an index."""
+    """Ask an index, or a server."""
+    from mempo.retrieval.client import HttpRetriever, token_from_environment
     from mempo.retrieval.index import open_index
 
-    hits = open_index(index).retrieve([query], top_k)[0]
+    is_server = index.startswith(("http://", "https://"))
+    retriever = HttpRetriever(index, tries=1, token=token_from_environment()) if is_server else open_index(index)
+    hits = retriever.retrieve([query], top_k)[0]
     if not hits:
         typer.echo("nothing was found")
     for n, hit in enumerate(hits, start=1):
         where = f"  {hit.document.url}" if hit.document.url else ""
         typer.echo(f"[{n}] {hit.document.title}  ({hit.score:.2f}){where}\n{hit.document.text}\n")
+
+
+@app.command()
+def serve(
+    index: Annotated[Path, typer.Argument(help="An index folder.", show_default=False)],
+    limits: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE...", help="Limits (docs/retrieval.md), such as max_queries=512."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="The address to listen on; the default is this machine alone.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8013,
+    workers: Annotated[int, typer.Option(min=1, help="Processes; they share the index in memory.")] = 1,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of the numeric libraries in each; default: cores / workers.")
+    ] = None,
+) -> None:
+    """Answer /retrieve and /access over HTTP, until SIGTERM. A token is read from MEMPO_RETRIEVAL_TOKEN."""
+    from mempo.retrieval.service_run import parse_settings
+    from mempo.retrieval.service_run import serve as run_service
+
+    def say(line: str) -> None:
+        typer.echo(line, err=True)
+
+    run_service(index, host, port, workers, threads, parse_settings(limits or ()), say)
 
 
 @world_app.command("atlas")
@@ -139,6 +323,32 @@ def atlas(
         raise UserError(f"--objectives {objectives!r} is no list of whole numbers; write 2 or 2,4,8") from None
     world = make_atlas(rendering=rendering, subset=subset)
     counts = write(out, world, train=train_questions, test=test_questions, objectives=sizes, seed=seed)
+    for name, lines in counts.items():
+        typer.echo(f"{out / name}: {lines} lines")
+
+
+@world_app.command("maze")
+def maze(
+    out: Out,
+    width: Annotated[int, typer.Option(min=1, help="Columns of the grid.")] = 4,
+    height: Annotated[int, typer.Option(min=1, help="Rows of the grid.")] = 3,
+    cells: Annotated[int | None, typer.Option(min=2, help="Cells of a maze; all of the grid by default.")] = None,
+    loops: Annotated[int, typer.Option(min=0, help="Doors beyond those of a tree.")] = 1,
+    junctions: Annotated[int | None, typer.Option(min=0, help="Most cells with three doors or more.")] = None,
+    rendering: Annotated[str, typer.Option(help="prose or cards.")] = "prose",
+    probe: Annotated[str, typer.Option(help="start_direction or path.")] = "start_direction",
+    train_questions: Annotated[int, typer.Option("--train", min=0, help="Training mazes.")] = 2000,
+    test_questions: Annotated[int, typer.Option("--test", min=0, help="Test mazes, of other layouts.")] = 200,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+) -> None:
+    """Write train.jsonl and test.jsonl: mazes with a word at the goal, to be seen one cell at a time."""
+    from mempo.worlds.maze import write
+    from mempo.worlds.registry import make_maze
+
+    shape = {"width": width, "height": height, "cells": cells, "loops": loops, "junctions": junctions}
+    options = {**shape, "rendering": rendering, "probe": probe}
+    world = make_maze(**options)
+    counts = write(out, world, train=train_questions, test=test_questions, seed=seed)
     for name, lines in counts.items():
         typer.echo(f"{out / name}: {lines} lines")
 

@@ -19,8 +19,8 @@ from mempo.diagnose.report import Material, build_report
 from mempo.engine.model import load_codec, load_policy
 from mempo.engine.scoring import LocalScorer
 from mempo.errors import UserError
+from mempo.evaluation import final_model
 from mempo.interfaces import Environment
-from mempo.pipeline import final_model
 from mempo.protocol import ACTION_TAGS, TurnGrammar
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder

@@ -10,10 +10,12 @@ from typing import Any
 from mempo.protocol import FORMAT_RULES, NoteStatus, ParseOutcome
 from mempo.question import Question
 from mempo.rewards.memory import NoteScore
-from mempo.rewards.outcome import OutcomeScore
+from mempo.rewards.outcome import AnswerScore, OutcomeScore
 from mempo.trajectory import StopReason, Trajectory
 
 Facts = Mapping[str, Any]
+ANSWER_MEASURES = ("em", "f1", "sub_em", "mean_em", "mean_f1")
+OBJECTIVE_MEASURES = ("objective_em", "objective_f1", "objective_sub_em")
 
 
 def rollout_facts(
@@ -25,13 +27,11 @@ def rollout_facts(
     return {
         "question": question.text,
         "gold": question.gold,
+        **({} if question.probe is None else {"probe": question.probe}),
+        **({"aug_answer": question.meta["aug_answer"]} if question.meta.get("aug_answer") else {}),
         "objectives": len(question.objectives),
         "score": outcome.score,
-        "em": answer.em if answer else None,
-        "f1": answer.f1 if answer else None,
-        "sub_em": answer.sub_em if answer else None,
-        "mean_em": answer.mean_em if answer else None,
-        "mean_f1": answer.mean_f1 if answer else None,
+        **answer_facts(answer),
         "format_ok": outcome.format_ok,
         "violations": dict(outcome.violations),
         "is_error": trajectory.is_error,
@@ -47,6 +47,18 @@ def rollout_facts(
         "peak_context_tokens": trajectory.peak_context_tokens,
         "total_tokens": trajectory.total_tokens,
         "processed_tokens": trajectory.processed_tokens,
+    }
+
+
+def answer_facts(answer: AnswerScore | None) -> dict[str, Any]:
+    """The measures of an answer, of the whole (`em` …) and by objective (`objective_em` … `[objectives]`); None where
+    there is no gold to compare with."""
+    if answer is None:
+        return dict.fromkeys((*ANSWER_MEASURES, *OBJECTIVE_MEASURES))
+    by_objective = (answer.per_objective_em, answer.per_objective_f1, answer.per_objective_sub_em)
+    return {
+        **{name: getattr(answer, name) for name in ANSWER_MEASURES},
+        **dict(zip(OBJECTIVE_MEASURES, map(list, by_objective), strict=True)),
     }
 
 

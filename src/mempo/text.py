@@ -17,8 +17,11 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+_ARTICLE_WORDS = frozenset(("a", "an", "the"))
 _ASCII_PUNCTUATION = frozenset(string.punctuation)
 _DELETE_ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
 # Scripts written without spaces, a token per character: kana, bopomofo, Han, Hangul.
@@ -29,6 +32,9 @@ _CJK = re.compile(
 
 
 def _default(text: str) -> str:
+    if text.isascii():  # the same, faster
+        words = text.lower().translate(_DELETE_ASCII_NOISE).split()
+        return " ".join([word for word in words if word not in _ARTICLE_WORDS] or words)
     # Folding can undo a composition, so the text is composed again after it.
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     kept = "".join(char for char in folded if not _is_noise(char))
@@ -48,6 +54,9 @@ def _is_noise(char: str) -> bool:
     return category[0] == "P" or category == "Cf" or (category == "Cc" and not char.isspace())
 
 
+_DELETE_ASCII_NOISE = {code: None for code in range(128) if _is_noise(chr(code))}
+
+
 def _squeeze(text: str) -> str:
     return " ".join(text.split())
 
@@ -55,6 +64,7 @@ def _squeeze(text: str) -> str:
 NORMALIZERS: dict[str, Callable[[str], str]] = {"default": _default, "search-r1": _search_r1}
 
 
+@lru_cache(maxsize=65536)
 def normalize(text: str, variant: str = "default") -> str:
     """The form in which answers are compared.
 
@@ -66,26 +76,54 @@ def normalize(text: str, variant: str = "default") -> str:
 
 def answer_tokens(text: str, variant: str = "default") -> list[str]:
     """The words of the normalised text, for F1; `default` takes CJK text character by character."""
-    normal = normalize(text, variant)
-    return (_CJK.sub(r" \1 ", normal) if variant == "default" else normal).split()
+    return _split_normal(normalize(text, variant), variant)
+
+
+def _split_normal(normal: str, variant: str) -> list[str]:
+    return (_CJK.sub(r" \1 ", normal) if variant == "default" and not normal.isascii() else normal).split()
+
+
+class Match(NamedTuple):
+    """How well a text fits an objective's aliases; see `exact_match`, `f1`, `sub_em`."""
+
+    em: bool
+    f1: float
+    sub_em: bool
+
+
+def match(prediction: str, aliases: str | Sequence[str], variant: str = "default") -> Match:
+    """All three measures at once."""
+    gold = _gold(_as_aliases(aliases), variant)
+    normal = normalize(prediction, variant)
+    if normal and normal in gold.normals:
+        return Match(True, 1.0, True)
+    tokens = _split_normal(normal, variant)
+    by_characters = variant == "search-r1"
+    inside = any(alias in normal for alias in gold.normals if alias) if by_characters else False
+    if gold.words.isdisjoint(tokens):
+        return Match(False, 0.0, inside)
+    best, predicted = 0.0, None if len(set(tokens)) == len(tokens) else Counter(tokens)
+    for counts, part in zip(gold.counts, gold.tokens, strict=True):
+        if predicted is None:
+            common = sum([word in counts for word in tokens])
+        else:
+            common = sum(min(n, counts[word]) for word, n in predicted.items() if word in counts)
+        if common:
+            best = max(best, 2 * common / (len(tokens) + len(part)))
+            # What is contained is common to both.
+            inside = inside or (not by_characters and common == len(part) and _contains(tokens, part))
+    return Match(False, best, inside)
 
 
 def exact_match(prediction: str, aliases: str | Sequence[str], variant: str = "default") -> bool:
     """EM: equal to one of the aliases after normalisation. Empty never matches."""
     predicted = normalize(prediction, variant)
-    return bool(predicted) and any(predicted == normalize(alias, variant) for alias in _as_aliases(aliases))
+    return bool(predicted) and predicted in _gold(_as_aliases(aliases), variant).normals
 
 
 def f1(prediction: str, aliases: str | Sequence[str], variant: str = "default") -> float:
     """Token F1 in [0, 1] on multisets, against the alias that fits best; 0 when either side has no token."""
-    predicted = Counter(answer_tokens(prediction, variant))
-    best = 0.0
-    for alias in _as_aliases(aliases):
-        gold = Counter(answer_tokens(alias, variant))
-        common = (predicted & gold).total()
-        if common:
-            best = max(best, 2 * common / (predicted.total() + gold.total()))
-    return best
+    return match(prediction, aliases, variant).f1
 
 
 def sub_em(prediction: str, aliases: str | Sequence[str], variant: str = "default") -> bool:
@@ -93,12 +131,27 @@ def sub_em(prediction: str, aliases: str | Sequence[str], variant: str = "defaul
 
     `default` looks for whole tokens, so "a" is not found in "banana"; `search-r1` looks for characters, as published.
     """
-    golds = _as_aliases(aliases)
-    if variant == "search-r1":
-        predicted = normalize(prediction, variant)
-        return any(gold in predicted for gold in (normalize(alias, variant) for alias in golds) if gold)
-    tokens = answer_tokens(prediction, variant)
-    return any(_contains(tokens, answer_tokens(alias, variant)) for alias in golds)
+    return match(prediction, aliases, variant).sub_em
+
+
+class _Gold(NamedTuple):
+    """The aliases of an objective, made ready once: normal forms, tokens, and `words`, the tokens of all of them."""
+
+    normals: frozenset[str]
+    tokens: tuple[list[str], ...]
+    counts: tuple[Counter[str], ...]
+    words: frozenset[str]
+
+
+@lru_cache(maxsize=65536)
+def _gold(aliases: tuple[str, ...], variant: str) -> _Gold:
+    tokens = tuple(answer_tokens(alias, variant) for alias in aliases)
+    return _Gold(
+        normals=frozenset(normalize(alias, variant) for alias in aliases),
+        tokens=tokens,
+        counts=tuple(Counter(words) for words in tokens),
+        words=frozenset(word for words in tokens for word in words),
+    )
 
 
 def _contains(tokens: list[str], part: list[str]) -> bool:
@@ -106,6 +159,6 @@ def _contains(tokens: list[str], part: list[str]) -> bool:
     return n > 0 and any(tokens[i : i + n] == part for i in range(len(tokens) - n + 1))
 
 
-def _as_aliases(aliases: str | Sequence[str]) -> Sequence[str]:
+def _as_aliases(aliases: str | Sequence[str]) -> tuple[str, ...]:
     # A bare string is one alias, not a sequence of one-letter ones.
-    return (aliases,) if isinstance(aliases, str) else aliases
+    return (aliases,) if isinstance(aliases, str) else tuple(aliases)

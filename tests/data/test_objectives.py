@@ -77,3 +77,11 @@ def test_search_plans_are_joined_when_every_part_has_one() -> None:
     assert joined.meta["finds"] == [["a"], ["b"]]
     bare = compose_objectives([parts[0], Question("c", "c?", "c")], 2, None).questions[0]
     assert "queries" not in bare.meta
+
+
+def test_augmented_answers_stay_with_their_objectives() -> None:
+    parts = [Question("a", "A?", "x", meta={"aug_answer": ["X"]}), Question("b", "B?", "y")]
+    (joined,) = compose_objectives(parts, 2, None).questions
+    assert joined.meta["aug_answer"] == [["X"], []]
+    (plain,) = compose_objectives([Question("a", "A?", "x"), Question("b", "B?", "y")], 2, None).questions
+    assert "aug_answer" not in plain.meta

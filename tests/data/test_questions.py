@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from mempo.data.errors import QuestionFileError
-from mempo.data.questions import load_questions
+from mempo.data.filters import where
+from mempo.data.questions import load_questions, read_questions
 from mempo.errors import UserError
 from mempo.question import Question
 
@@ -246,3 +247,95 @@ def test_a_blank_probe_is_refused(tmp_path: Path) -> None:
     file.write_text(json.dumps({"question": "Q?", "answer": "Paris", "probe": " "}) + "\n", "utf-8")
     with pytest.raises(QuestionFileError, match=r"line 1.*probe"):
         load_questions(file)
+
+
+# --- forms that nest -----------------------------------------------------------------------------------------------
+
+
+def test_fanoutqa_wants_all_members_of_an_answer(tmp_path: Path) -> None:
+    row = {"id": "f", "question": "Q?", "decomposition": [{"id": "g", "question": "R?", "answer": "x"}]}
+    answers: list[Any] = ["Paris", ["Paris", "Rome"], {"France": "Paris", "Founded": 1200, "EU": True}, 2500, True]
+    path = tmp_path / "fanout.json"
+    path.write_text(json.dumps([{**row, "id": str(i), "answer": answer} for i, answer in enumerate(answers)]), "utf-8")
+    golds = [question.gold for question in load_questions(path)]
+    assert golds == [
+        ("Paris",),
+        (("Paris",), ("Rome",)),
+        (
+            ("Paris", "France: Paris"),
+            ("1200", "1,200", "Founded: 1200", "Founded: 1,200"),
+            ("yes", "true", "EU: yes", "EU: true"),
+        ),
+        ("2500", "2,500"),
+        ("yes", "true"),
+    ]
+    path.write_text(json.dumps([{**row, "answer": {"a": None}}]), "utf-8")
+    with pytest.raises(QuestionFileError, match="row 0: the answer holds null"):
+        load_questions(path)
+
+
+def test_nested_hotpotqa(tmp_path: Path) -> None:
+    row = {
+        "id": "5a8b",
+        "question": "Q?",
+        "answer": "Paris",
+        "type": "bridge",
+        "level": "hard",
+        "supporting_facts": {"title": ["T"], "sent_id": [0]},
+        "context": {"title": ["T"], "sentences": [["S."]]},
+    }
+    expected = Question("5a8b", "Q?", "Paris", meta={"type": "bridge", "level": "hard"})
+    assert load_questions(parquet(tmp_path / "h.parquet", row)) == [expected]
+    assert load_questions(write(tmp_path / "h.jsonl", row)) == [expected]
+
+
+def test_verl_parquet_asks_what_extra_info_holds(tmp_path: Path) -> None:
+    row = {
+        "data_source": "searchR1_nq",
+        "prompt": prompt("Answer it. Question: from the prompt"),
+        "reward_model": {"style": "rule", "ground_truth": {"target": ["A"]}},
+        "extra_info": {"index": 3, "need_tools_kwargs": True, "question": "Q?", "split": "test"},
+        "metadata": {"x": "long"},
+    }
+    [question] = load_questions(parquet(tmp_path / "v.parquet", row))
+    assert (question.id, question.text, question.gold) == ("searchR1_nq/3", "Q?", ("A",))
+
+
+@pytest.mark.parametrize("answer", ["A<|answer_split|> B ", ["A<|answer_split|> B "]])
+def test_answers_split_in_one_string(tmp_path: Path, answer: object) -> None:
+    [question] = load_questions(write(tmp_path / "s.jsonl", {"question": "Q?; R?", "answer": answer}))
+    assert question.gold == (("A",), ("B",))
+
+
+# --- broken rows ---------------------------------------------------------------------------------------------------
+
+
+def test_broken_rows_are_left_out_and_named(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    good = {"question": "Q?", "answer": "A"}
+    rows = [{"id": "a", **good}, "broken", "", {"question": "?"}, {"id": "a", **good}, {"id": "b", **good}]
+    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows), "utf-8")
+    questions, skipped = read_questions(path, skip_bad=True)
+    assert [question.id for question in questions] == ["a", "b"]
+    for part, text in zip(("line 2", "line 4", "line 1 and in line 5"), skipped, strict=True):
+        assert part in text
+    with pytest.raises(QuestionFileError, match="line 2"):
+        read_questions(path)
+    with pytest.raises(QuestionFileError, match="none of the 1 rows can be used"):
+        read_questions(write(tmp_path / "bad.jsonl", {"x": 1}), skip_bad=True)
+
+
+def test_filters_by_what_rows_say(tmp_path: Path) -> None:
+    rows = [
+        {"id": str(i), "question": "Q?", "answer": "A", "level": level, "hops": i, "answerable": i % 2 == 0}
+        for i, level in enumerate(["easy", "hard", "hard", "medium"])
+    ]
+    questions = load_questions(write(tmp_path / "q.jsonl", *rows))
+    assert [q.id for q in where(questions, {"level": "hard"})] == ["1", "2"]
+    assert [q.id for q in where(questions, {"level": ["easy", "hard"], "answerable": True})] == ["0", "2"]
+    assert [q.id for q in where(questions, {"hops": 1})] == ["1"]  # not the True of another key
+    assert where(questions, {}) == questions
+    with pytest.raises(UserError, match="no question has 'levl'; did you mean 'level'"):
+        where(questions, {"levl": "hard"})
+    with pytest.raises(UserError, match="no question is left with level='x'; values of level: easy, hard, medium"):
+        where(questions, {"level": "x"})

@@ -145,7 +145,7 @@ def test_plain_files_and_any_model_are_enough(own: list[str], tmp_path: Path) ->
     assert final_model(folder) == folder / "final"
     measures = evaluate_model(resolve(str(folder)), str(final_model(folder)), tmp_path / "out", quiet())
     assert measures[1]["rollouts"] == 2
-    assert (tmp_path / "out" / "rollouts.jsonl").is_file()
+    assert (tmp_path / "out" / "rollouts" / "memory.jsonl").is_file()
 
 
 def test_questions_of_a_file_are_joined_to_several_objectives(own: list[str]) -> None:

@@ -57,7 +57,7 @@ def _joined(parts: Sequence[Question], source: str) -> Question:
         text=SEPARATOR.join(part.text.strip() for part in parts),
         gold=tuple(part.objectives[0] for part in parts),
         probe=SEPARATOR.join(probes) if any(part.probe for part in parts) else None,
-        meta={"parts": [part.id for part in parts], "objectives": len(parts), **_plan(parts)}
+        meta={"parts": [part.id for part in parts], "objectives": len(parts), **_plan(parts), **_augmented(parts)}
         | ({"data_source": source} if source else {}),
     )
 
@@ -67,3 +67,9 @@ def _plan(parts: Sequence[Question]) -> dict[str, list[Any]]:
     if not all({"queries", "finds"} <= part.meta.keys() for part in parts):
         return {}
     return {key: [hops for part in parts for hops in part.meta[key]] for key in ("queries", "finds")}
+
+
+def _augmented(parts: Sequence[Question]) -> dict[str, list[Any]]:
+    """`aug_answer` of the parts `[objectives][aliases]`, where any has one."""
+    found = [part.meta.get("aug_answer") or [] for part in parts]
+    return {"aug_answer": [[a] if isinstance(a, str) else list(a) for a in found]} if any(found) else {}

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mempo.data.errors import QuestionFileError
 from mempo.data.rows import ANSWER_KEYS, ID_KEYS, question_of
@@ -17,13 +17,20 @@ _PARQUET_MAGIC = b"PAR1"
 _BOM = b"\xef\xbb\xbf"
 _COLUMNS = frozenset(
     {*ID_KEYS, *ANSWER_KEYS, "question", "answer_aliases", "prompt", "reward_model", "extra_info"}
-    | {"data_source", "ability", "type", "level"}
+    | {"data_source", "ability", "type", "level", "answerable", "source", "probe"}
 )
 """Columns read from parquet; others may hold whole pages of context."""
 
 _Read = Callable[[], Mapping[str, Any]]
 _Rows = Iterator[tuple[str, _Read]]
 """Where a row stands ("line 3"), and a call that gives it or raises ValueError with the reason."""
+
+
+class Loaded(NamedTuple):
+    """`skipped`: the broken rows that were left out, one line each, with file, place and reason."""
+
+    questions: list[Question]
+    skipped: list[str]
 
 
 def load_questions(path: str | Path, *, limit: int | None = None) -> list[Question]:
@@ -34,22 +41,35 @@ def load_questions(path: str | Path, *, limit: int | None = None) -> list[Questi
     Raises QuestionFileError in one line: no such file, a folder, no questions, a broken row (its line or row number and
     the reason), an id that stands twice.
     """
+    return read_questions(path, limit=limit).questions
+
+
+def read_questions(path: str | Path, *, limit: int | None = None, skip_bad: bool = False) -> Loaded:
+    """The same; `skip_bad` leaves broken rows and repeated ids out and says which. A file that breaks off (damaged gzip
+    or parquet), or of which no row can be used, is an error all the same. `limit` counts rows, broken ones too."""
     path = Path(path)
     if limit is not None and limit < 1:
         raise QuestionFileError(f"limit={limit}: the number of questions to read must be at least 1")
     questions: list[Question] = []
+    skipped: list[str] = []
     places: dict[str, str] = {}
+
+    def bad(message: str) -> None:
+        if not skip_bad:
+            raise QuestionFileError(message)
+        skipped.append(message)
+
     try:
         for number, (place, read) in enumerate(islice(_rows(path), limit)):
             try:
                 question = question_of(read(), number)
             except (ValueError, RecursionError) as error:
-                raise QuestionFileError(f"questions {path}, {place}: {error}") from None
+                bad(f"questions {path}, {place}: {error}")
+                continue
             first = places.setdefault(question.id, place)
             if first is not place:
-                raise QuestionFileError(
-                    f"questions {path}: id {question.id!r} stands in {first} and in {place}; ids must be unique"
-                )
+                bad(f"questions {path}: id {question.id!r} stands in {first} and in {place}; ids must be unique")
+                continue
             questions.append(question)
     except FileNotFoundError:
         raise QuestionFileError(f"questions {path}: no such file") from None
@@ -57,9 +77,11 @@ def load_questions(path: str | Path, *, limit: int | None = None) -> list[Questi
         raise QuestionFileError(f"questions {path} is a folder; name one .jsonl, .json or .parquet file") from None
     except OSError as error:
         raise QuestionFileError(f"questions {path} cannot be read: {error.strerror or error}") from error
+    if not questions and skipped:
+        raise QuestionFileError(f"none of the {len(skipped)} rows can be used; the first: {skipped[0]}")
     if not questions:
         raise QuestionFileError(f"questions {path} holds no questions ({path.stat().st_size} bytes)")
-    return questions
+    return Loaded(questions, skipped)
 
 
 def _rows(path: Path) -> _Rows:

@@ -29,7 +29,16 @@ def question_of(row: Mapping[str, Any], row_number: int) -> Question:
     """
     text = _text(row)
     reward_model = row.get("reward_model")
-    raw = _rewarded(reward_model) if isinstance(reward_model, Mapping) else _answered(row)
+    if isinstance(reward_model, Mapping):
+        raw = _rewarded(reward_model)
+    elif isinstance(row.get("decomposition"), list):
+        raw = fanout_gold(_answered(row))
+    else:
+        raw = _answered(row)
+    if isinstance(raw, list) and len(raw) == 1 and isinstance(raw[0], str) and ANSWER_SPLIT in raw[0]:
+        raw = raw[0]
+    if isinstance(raw, str) and ANSWER_SPLIT in raw:
+        raw = [[part.strip()] for part in raw.split(ANSWER_SPLIT)]
     meta = {k: _clean(v) for k, v in row.items() if k not in _READ and isinstance(v, str | int | float | bool)}
     if isinstance(row.get("meta"), Mapping):
         meta |= {str(k): _clean(v) for k, v in row["meta"].items()}
@@ -101,9 +110,41 @@ def _rewarded(reward_model: Mapping[str, Any]) -> Any:
     target = truth.get("target") if isinstance(truth, Mapping) else truth
     if target is None:
         raise ValueError('"reward_model" has no ground_truth.target')
-    if isinstance(target, str) and ANSWER_SPLIT in target:
-        return [[part.strip()] for part in target.split(ANSWER_SPLIT)]
     return target
+
+
+def fanout_gold(answer: Any) -> Any:
+    """The answer of a FanOutQA row as gold: all of a list's members, and all of an object's values, are wanted, so each
+    is an objective of its own. A value of an object may be given with its key before it ("France: Paris").
+
+    Raises:
+        ValueError: it holds something else than texts, numbers, yes or no, lists and objects of these.
+    """
+    if isinstance(answer, Mapping):
+        return [_under_key(str(key), value) for key, value in answer.items()]
+    if isinstance(answer, list):
+        return [fanout_texts(value) for value in answer]
+    return fanout_texts(answer)
+
+
+def fanout_texts(value: Any) -> list[str]:
+    """The ways to write one member: of a number with and without commas; a nested list is written as one text."""
+    if isinstance(value, bool):
+        return ["yes", "true"] if value else ["no", "false"]
+    if isinstance(value, int | float):
+        return list(dict.fromkeys([f"{value}", f"{value:,}"]))
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list):
+        return [", ".join(fanout_texts(item)[0] for item in value)]
+    if isinstance(value, Mapping):
+        return [", ".join(f"{key}: {fanout_texts(item)[0]}" for key, item in value.items())]
+    raise ValueError(f"the answer holds {json_name(value)}")
+
+
+def _under_key(key: str, value: Any) -> list[str]:
+    texts = fanout_texts(value)
+    return [*texts, *(f"{key}: {text}" for text in texts)]
 
 
 def _gold(value: Any) -> Gold:

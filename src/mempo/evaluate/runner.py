@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from mempo.agent import Agent, DecodingSettings, Job, run_rollouts
-from mempo.interfaces import Sampler, Scorer
-from mempo.measures import aggregate, rollout_facts
+from mempo.agent import Agent, DecodingSettings, Job, rollout
+from mempo.errors import UserError
+from mempo.evaluate.costs import costs, steps_of
+from mempo.evaluate.summary import by_objectives, summarise
+from mempo.interfaces import CohortSampler, Sampler, Scorer
+from mempo.measures import rollout_facts
 from mempo.question import Question
 from mempo.rewards.memory import MemorySettings, score_notes
+from mempo.rewards.note_reward import NoteScore
 from mempo.rewards.outcome import CustomScore, OutcomeSettings, outcome_score
 from mempo.runs.rollouts import save_rollouts
 from mempo.settings import Settings
-from mempo.trajectory import StopReason
+from mempo.trajectory import StopReason, Trajectory
 
 
 class EvalSettings(Settings):
@@ -27,10 +32,25 @@ class EvalSettings(Settings):
     questions: int = Field(default=100, ge=1)
     """Test questions per number of objectives."""
     rollouts_per_question: int = Field(default=1, ge=1)
+    """Samples a question: their mean is Avg@k, and Pass@k says of how many questions one is right."""
     temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     """1: the policy as it was trained. 0: greedy."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=0)
+    agents: tuple[str, ...] = ()
+    """Agents that `mempo eval` compares (docs/evaluation.md); none: the configuration's own."""
+    instructions: bool = False
+    """Put the rules of each agent's turns before the question, for models that were not fine-tuned to them; takes the
+    place of `prompt.question`."""
+    max_in_flight: int = Field(default=256, ge=1)
+    """Rollouts under way at once."""
+    max_errors_in_row: int = Field(default=16, ge=1)
+    """So many rollouts in a row that infrastructure spoils end `mempo eval`; what was played stays saved."""
+
+    @field_validator("agents", mode="before")
+    @classmethod
+    def _one_or_more(cls, value: Any) -> Any:
+        return tuple(name for name in value.split(",") if name.strip()) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
@@ -56,39 +76,113 @@ class EvalResult:
     facts: list[dict[str, Any]]
     stops: list[StopReason]
 
-    def by_objectives(self) -> dict[int, dict[str, float | None]]:
-        """Measures by number of objectives, and the number of questions as `questions`."""
-        table = {}
-        for k in sorted({fact["objectives"] for fact in self.facts}):
-            chosen = [i for i, fact in enumerate(self.facts) if fact["objectives"] == k]
-            facts = [self.facts[i] for i in chosen]
-            measures = aggregate(facts, [self.stops[i] for i in chosen])
-            table[k] = {"questions": float(len({fact["question_id"] for fact in facts})), **measures}
-        return table
+    def by_objectives(self) -> dict[int, dict[str, Any]]:
+        """Measures by number of objectives, see `summarise`."""
+        lines = [{**fact, "stop": stop} for fact, stop in zip(self.facts, self.stops, strict=True)]
+        return {k: summarise(chosen) for k, chosen in by_objectives(lines).items()}
+
+
+OnDone = Callable[[Job, Trajectory, float], None]
+
+
+def jobs_of(questions: Sequence[Question], settings: EvalSettings, seed: int) -> list[Job]:
+    """Every question `rollouts_per_question` times. The noise depends on seed, question and rollout alone: two policies
+    meet the same, and so does an evaluation that was interrupted."""
+    return [
+        Job(question, rollout, (seed, "eval"))
+        for question in questions
+        for rollout in range(settings.rollouts_per_question)
+    ]
+
+
+async def play(agent: Agent, sampler: Sampler, jobs: Sequence[Job], settings: EvalSettings, on_done: OnDone) -> None:
+    """Roll the jobs out, at most `max_in_flight` at once; `on_done(job, trajectory, seconds)` is called as each ends.
+
+    Seconds are those from the first prompt to the end, waiting for the others included. The next job begins in the
+    place of one that ended, so that a sampler which batches in lockstep goes on with full batches.
+
+    Raises:
+        UserError: a question that cannot be played, or `max_errors_in_row` rollouts in a row spoiled by infrastructure.
+    """
+    cohort = sampler if isinstance(sampler, CohortSampler) else None
+    waiting = iter(jobs)
+    decoding = DecodingSettings(settings.temperature, settings.top_p, settings.top_k)
+    workers = min(settings.max_in_flight, len(jobs))
+    errors_in_row = 0
+    if cohort is not None:
+        cohort.enter(workers)
+
+    async def work() -> None:
+        nonlocal errors_in_row
+        try:
+            for job in waiting:
+                began = time.monotonic()
+                done = await rollout(agent, sampler, job, decoding)
+                on_done(job, done, time.monotonic() - began)
+                errors_in_row = errors_in_row + 1 if done.is_error else 0
+                if errors_in_row >= settings.max_errors_in_row:
+                    raise UserError(
+                        f"{errors_in_row} rollouts in a row failed by infrastructure, the last with: "
+                        f"{done.error or _tool_error(done)}; mend it and play them again with --retry-errors"
+                    )
+        finally:
+            if cohort is not None:
+                cohort.leave()
+
+    await asyncio.gather(*(work() for _ in range(workers)))
+
+
+def _tool_error(trajectory: Trajectory) -> str:
+    return next((turn.tool_error for turn in reversed(trajectory.turns) if turn.tool_error), "no message")
+
+
+def facts_of(
+    setup: EvalSetup,
+    question: Question,
+    trajectory: Trajectory,
+    notes: Sequence[NoteScore] = (),
+    seconds: float | None = None,
+) -> dict[str, Any]:
+    """What is known of a rollout: its scores, its costs, and how long it took where that was measured."""
+    outcome = outcome_score(question, trajectory, setup.outcome, setup.custom_score)
+    return {
+        "question_id": question.id,
+        **rollout_facts(question, trajectory, outcome, notes),
+        **costs(steps_of(trajectory)),
+        **({} if seconds is None else {"seconds": round(seconds, 3)}),
+    }
+
+
+def scored_notes(
+    setup: EvalSetup, questions: Sequence[Question], trajectories: Sequence[Trajectory]
+) -> list[list[NoteScore]]:
+    """The memory reward of every note, `[rollouts][notes]`; none without a scorer."""
+    if setup.scorer is None or not trajectories:
+        return [[] for _ in trajectories]
+    codec = setup.agent.renderer.codec
+    memory = setup.memory.model_copy(update={"full_policy": "actor"})
+    return score_notes(questions, trajectories, codec, setup.scorer, memory, setup.window)
 
 
 def evaluate(
     setup: EvalSetup, questions: Sequence[Question], settings: EvalSettings, save_to: Path | None = None
 ) -> EvalResult:
-    """Roll every question out `rollouts_per_question` times. The noise depends on question and rollout alone, so two
-    policies meet the same."""
-    jobs = [
-        Job(question, rollout, (setup.seed, "eval"))
-        for question in questions
-        for rollout in range(settings.rollouts_per_question)
-    ]
-    asked = [job.question for job in jobs]
-    decoding = DecodingSettings(settings.temperature, settings.top_p, settings.top_k)
-    trajectories = asyncio.run(run_rollouts(setup.agent, setup.sampler, jobs, decoding))
-    notes = [[] for _ in trajectories]
-    if setup.scorer is not None:
-        codec = setup.agent.renderer.codec
-        memory = setup.memory.model_copy(update={"full_policy": "actor"})
-        notes = score_notes(asked, trajectories, codec, setup.scorer, memory, setup.window)
-    facts = []
-    for question, trajectory, scored in zip(asked, trajectories, notes, strict=True):
-        outcome = outcome_score(question, trajectory, setup.outcome, setup.custom_score)
-        facts.append({"question_id": question.id, **rollout_facts(question, trajectory, outcome, scored)})
+    """Roll every question out and keep everything in memory: the evaluations within a training run. What outlives a
+    kill is `mempo.evaluate.store`."""
+    jobs = jobs_of(questions, settings, setup.seed)
+    places = {id(job): i for i, job in enumerate(jobs)}
+    done: dict[int, Trajectory] = {}
+
+    def on_done(job: Job, trajectory: Trajectory, seconds: float) -> None:
+        done[places[id(job)]] = trajectory
+
+    patient = settings.model_copy(
+        update={"max_errors_in_row": len(jobs) + 1}
+    )  # a training run goes on, and counts them
+    asyncio.run(play(setup.agent, setup.sampler, jobs, patient, on_done))
+    asked, trajectories = [job.question for job in jobs], [done[i] for i in range(len(jobs))]
+    notes = scored_notes(setup, asked, trajectories)
+    facts = [facts_of(setup, *found) for found in zip(asked, trajectories, notes, strict=True)]
     if save_to is not None:
         save_rollouts(save_to, trajectories, facts)
     return EvalResult(facts, [trajectory.stop for trajectory in trajectories])

@@ -23,7 +23,7 @@ from mempo.imports import call_own
 from mempo.protocol import format_violations
 from mempo.question import Question
 from mempo.settings import Settings
-from mempo.text import NORMALIZERS, exact_match, f1, normalize, sub_em
+from mempo.text import NORMALIZERS, exact_match, match, normalize
 from mempo.trajectory import StopReason, Trajectory
 
 SCORES = ("em", "f1", "mean_em", "mean_f1")
@@ -87,6 +87,8 @@ class AnswerScore:
     mean_f1: float
     per_objective_em: tuple[float, ...]
     parts: int
+    per_objective_f1: tuple[float, ...] = ()
+    per_objective_sub_em: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,19 +118,22 @@ def score_answer(prediction: str | None, question: Question, settings: OutcomeSe
     variant = settings.normalization
     parts = _split(prediction, objectives, settings)
     pairs = list(zip(parts, objectives, strict=False))
-    ems = [float(exact_match(part, aliases, variant)) for part, aliases in pairs]
-    f1s = [f1(part, aliases, variant) for part, aliases in pairs]
-    ems += [0.0] * (len(objectives) - len(ems))
+    found = [match(part, aliases, variant) for part, aliases in pairs]
+    ems, f1s, subs = ([float(m[i]) for m in found] for i in range(3))
+    for values in (ems, f1s, subs):
+        values += [0.0] * (len(objectives) - len(values))
     counts_agree = len(parts) == len(objectives)
     shares = max(len(parts), len(objectives))
     return AnswerScore(
         em=float(counts_agree and all(ems)),
         f1=sum(f1s) / len(objectives) if counts_agree else 0.0,
-        sub_em=float(counts_agree and all(sub_em(part, aliases, variant) for part, aliases in pairs)),
+        sub_em=float(counts_agree and all(subs)),
         mean_em=sum(ems) / shares,
         mean_f1=sum(f1s) / shares,
         per_objective_em=tuple(ems),
         parts=len(parts),
+        per_objective_f1=tuple(f1s),
+        per_objective_sub_em=tuple(subs),
     )
 
 
@@ -144,6 +149,8 @@ def _split(prediction: str | None, objectives: Sequence[Sequence[str]], settings
         return [prediction]
     separator = settings.separator
     pieces = prediction.split(separator)
+    if len(pieces) <= len(objectives):
+        return pieces
     parts: list[str] = []
     for done, aliases in enumerate(objectives):
         spare = len(pieces) - (len(objectives) - done)

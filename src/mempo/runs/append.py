@@ -97,9 +97,10 @@ def items_end(line: Mapping[str, Any]) -> int:
     return max(start + length for start, length in places)
 
 
-def read_facts(path: Path) -> Iterator[dict[str, Any]]:
+def read_facts(path: Path, whole: bool = False) -> Iterator[dict[str, Any]]:
     """The whole lines of a rollout file without their tokens (`question_ids`, `turns`), which are most of a line and
-    say nothing about a score. A line of another writer's is read whole. A torn last line is left out.
+    say nothing about a score; `whole`: with them. A line of another writer's is read whole. A torn last line is left
+    out.
 
     Raises:
         ValueError: a line that is no JSON; its number is named.
@@ -108,7 +109,7 @@ def read_facts(path: Path) -> Iterator[dict[str, Any]]:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return
-            cut = line.rfind(_TOKENS)  # within a JSON string its quotes would be escaped
+            cut = 0 if whole else line.rfind(_TOKENS)  # within a JSON string its quotes would be escaped
             try:
                 yield json.loads(line[:cut] + b"}" if cut > 0 else line)
             except ValueError:
@@ -121,5 +122,3 @@ def read_facts(path: Path) -> Iterator[dict[str, Any]]:
 def latest(lines: Iterator[dict[str, Any]]) -> dict[Key, dict[str, Any]]:
     """Lines by key, in the order in which the keys first came; a repeated key has its last line."""
     return {(line["question_id"], line["rollout"]): line for line in lines}
-
-

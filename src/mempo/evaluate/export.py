@@ -1,0 +1,135 @@
+"""The report of a comparison as Markdown, CSV and LaTeX.
+
+Labels come from names of folders and agents, so every format escapes what would mean something in it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Sequence
+
+from mempo.evaluate.compare import ON_SCREEN, Column, Pair, Report, Row, interval, shown
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "–": "--",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+}
+WITH_INTERVAL = ("em", "f1", "judge")
+
+
+def header(report: Report, columns: Sequence[Column]) -> list[str]:
+    samples = sorted({row.samples for row in report.rows if row.pass_k is not None})
+    more = [f"pass@{samples[0]}" if len(samples) == 1 else "pass@k"] if samples else []
+    return ["objectives", "agent", "n", *(column.header for column in columns), *more, "errors"]
+
+
+def cells(report: Report, row: Row, columns: Sequence[Column]) -> list[str]:
+    """One line of a table for people: means, with the interval where it matters."""
+    found = []
+    for column in columns:
+        estimate = row.estimates[column.name]
+        text = shown(estimate.mean, column.form)
+        if column.name in WITH_INTERVAL and (span := interval(estimate, column.form)):
+            text = f"{text} [{span.replace('%', '')}]"
+        found.append(text)
+    with_pass = any(other.pass_k is not None for other in report.rows)
+    more = [shown(row.pass_k, "percent")] if with_pass else []
+    return [str(row.objectives), row.label, str(row.questions), *found, *more, str(row.errors)]
+
+
+def pair_texts(report: Report) -> list[str]:
+    """The comparisons in words: one line for two agents at one number of objectives, differences in points of a
+    hundred."""
+    together: dict[tuple[int, str, str], list[Pair]] = {}
+    for pair in report.pairs:
+        together.setdefault((pair.objectives, pair.first, pair.second), []).append(pair)
+    return [
+        f"k = {k}: {second} − {first}: {'; '.join(map(_difference, pairs))} ({pairs[0].found.questions} questions)"
+        for (k, first, second), pairs in together.items()
+        if pairs[0].found.questions
+    ]
+
+
+def _difference(pair: Pair) -> str:
+    found, name = pair.found, {"em": "EM", "f1": "F1"}.get(pair.measure, pair.measure)
+    span = "" if found.low is None or found.high is None else f" [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
+    p = "" if found.p_value is None else ", p < 0.001" if found.p_value < 0.001 else f", p = {found.p_value:.2g}"
+    return f"{name} {100 * (found.difference or 0):+.1f}{span}{p}"
+
+
+def markdown(report: Report) -> str:
+    columns = report.columns
+    rows = [header(report, columns), *(cells(report, row, columns) for row in report.rows)]
+    lines = ["| " + " | ".join(_markdown(cell) for cell in row) + " |" for row in rows]
+    rule = "|" + "|".join(["---:", "---", *["---:"] * (len(rows[0]) - 2)]) + "|"
+    notes = [f"- {_markdown(text)}" for text in (*pair_texts(report), *report.remarks)]
+    return "\n".join([lines[0], rule, *lines[1:], *(["", *notes] if notes else [])]) + "\n"
+
+
+def csv_table(report: Report) -> str:
+    """Every number in full: means, both ends of the interval, counts."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    names = [n for c in report.columns for n in (c.name, f"{c.name}_low", f"{c.name}_high")]
+    writer.writerow(["objectives", "agent", "questions", "rollouts", "errors", "samples", "pass_k", *names])
+    for row in report.rows:
+        estimates = [row.estimates[c.name] for c in report.columns]
+        numbers = [value for e in estimates for value in (e.mean, e.low, e.high)]
+        # A label that begins like a formula would be one in a spreadsheet.
+        label = f"'{row.label}" if row.label[:1] in "=+-@\t" else row.label
+        head = [row.objectives, label, row.questions, row.rollouts, row.errors, row.samples, row.pass_k]
+        writer.writerow(["" if value is None else value for value in (*head, *numbers)])
+    return out.getvalue()
+
+
+def latex(report: Report) -> str:
+    """A `tabular` of booktabs."""
+    columns = [column for column in report.columns if column.name in ON_SCREEN]
+    rows = [header(report, columns), *(cells(report, row, columns) for row in report.rows)]
+    head, *body = [" & ".join(map(_latex, row)) + r" \\" for row in rows]
+    lines = []
+    for i, (row, text) in enumerate(zip(report.rows, body, strict=True)):
+        if i and row.objectives != report.rows[i - 1].objectives:
+            lines.append(r"\midrule")
+        lines.append(text)
+    spec = "rl" + "r" * (len(rows[0]) - 2)
+    return (
+        "\n".join(
+            [rf"\begin{{tabular}}{{{spec}}}", r"\toprule", head, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}"]
+        )
+        + "\n"
+    )
+
+
+FORMATS: dict[str, tuple[str, Callable[[Report], str]]] = {
+    "markdown": ("md", markdown),
+    "csv": ("csv", csv_table),
+    "latex": ("tex", latex),
+}
+"""`{format: (ending of its file, writer)}`."""
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"([\\|`*_<>\[\]])", r"\\\1", " ".join(text.split())) if _special(text) else text
+
+
+def _special(text: str) -> bool:
+    # Numbers with intervals read better without backslashes, and mean nothing to Markdown.
+    return not re.fullmatch(r"[-+\d.%–\[\] ]*", text)
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(char, char) for char in " ".join(text.split()))

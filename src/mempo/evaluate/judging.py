@@ -1,0 +1,60 @@
+"""Verdicts of a model on saved answers, kept beside the rollouts: `NAME.judge.jsonl`, a line a rollout.
+
+Nothing is asked twice: a rollout that has a verdict on the answer it has keeps it. Where the judge gave none, it is
+asked again the next time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from mempo.question import as_gold
+from mempo.runs.files import append_line
+
+_AT_ONCE = 64
+
+
+def judge_file(file: Path, lines: Sequence[Mapping[str, Any]], settings: Any, console: Console) -> int:
+    """Ask the judge about every sound rollout with a gold answer that has no verdict; how many were asked about.
+
+    `settings`: `mempo.evaluate.judge.JudgeSettings`.
+
+    Raises:
+        UserError: the judge's server does not answer, or refuses the key.
+    """
+    from mempo.evaluate.judge import Asked, open_judge  # its libraries are for those who use it
+
+    waiting = [
+        line for line in lines if not line["is_error"] and line["gold"] is not None and line.get("judge") is None
+    ]
+    if not waiting:
+        return 0
+    target = file.with_suffix(".judge.jsonl")
+    judge = open_judge(settings, console)
+    silent = 0
+    try:
+        for first in range(0, len(waiting), _AT_ONCE):
+            group = waiting[first : first + _AT_ONCE]
+            asked = [Asked(str(line.get("question") or ""), as_gold(line["gold"]), line["answer"]) for line in group]
+            for line, found in zip(group, judge.judge(asked), strict=True):
+                value = None if found.verdict is None else float(found.verdict == "correct")
+                silent += value is None
+                append_line(
+                    target,
+                    {
+                        "question_id": line["question_id"],
+                        "rollout": line["rollout"],
+                        "answer": line["answer"],
+                        "judge": value,
+                        "reason": found.reason,
+                    },
+                )
+            done = min(first + _AT_ONCE, len(waiting))
+            console.print(f"judge {done}/{len(waiting)}  no verdict {silent}", highlight=False, soft_wrap=True)
+    finally:
+        judge.close()
+    return len(waiting)

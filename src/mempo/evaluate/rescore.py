@@ -1,0 +1,138 @@
+"""Saved rollouts scored again, from their small lines alone: no model, no tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from mempo.errors import UserError, nearest
+from mempo.evaluate.costs import costs, steps_of_line
+from mempo.evaluate.variants import MEASURES, variant_scores
+from mempo.measures import answer_facts
+from mempo.question import Question, as_gold
+from mempo.rewards.outcome import SCORES, OutcomeSettings, matchable, score_answer
+from mempo.trajectory import StopReason
+
+SCORERS = ("default", *MEASURES)
+"""`default` is this library's own (`mempo.text`), with the settings of `reward.*`; the others are `VARIANTS`."""
+
+
+def scorers_of(names: str) -> tuple[str, ...]:
+    """The scorers of a list such as `default,mem1`.
+
+    Raises:
+        UserError: an unknown name, with the nearest known one.
+    """
+    found = tuple(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
+    for name in found:
+        if name not in SCORERS:
+            raise UserError(f"unknown scorer {name!r}{nearest(name, SCORERS)}; known: {', '.join(SCORERS)}")
+    if not found:
+        raise UserError(f"no scorer is named; known: {', '.join(SCORERS)}")
+    return found
+
+
+def measures_of(scorers: Sequence[str]) -> list[str]:
+    """Names of the measures that published scorers add to a line, such as `mem1/f1`."""
+    return [f"{name}/{measure}" for name in scorers if name in MEASURES for measure in MEASURES[name]]
+
+
+def rescored(
+    lines: Iterable[dict[str, Any]], scorers: Sequence[str], settings: OutcomeSettings
+) -> Iterator[dict[str, Any]]:
+    """The lines (see `filled`) with their scores made again, in place; everything else stays. `score` stays too where
+    `settings.score` is a function of the user's own, which looks at whole rollouts.
+
+    Raises:
+        UserError: gold that cannot be used, named by its question.
+    """
+    judge = _Judge(settings)
+    published = [name for name in scorers if name in MEASURES]
+    for out in lines:
+        if "default" in scorers:
+            judge.score(out)
+        if published:
+            objectives, meta = judge.question(out).objectives, {"aug_answer": out.get("aug_answer")}
+            for name in published:
+                known = bool(objectives) and not out["is_error"]
+                found = variant_scores(name, out["answer"], objectives, meta) if known else {}
+                for measure in MEASURES[name]:
+                    out[f"{name}/{measure}"] = found.get(measure)
+        yield out
+
+
+def filled(out: dict[str, Any]) -> dict[str, Any]:
+    """The line, with what those of other programs, or of older versions, lack filled in: predictions need only
+    `question_id` (or `id`), `answer` and `gold`.
+
+    Raises:
+        UserError: the line has no question id or no `answer`.
+    """
+    if "question_id" not in out:
+        if "id" not in out:
+            raise UserError(f"a rollout has no question_id; it has {', '.join(list(out)[:6]) or 'nothing'}")
+        out["question_id"] = str(out["id"])
+    if "answer" not in out:
+        raise UserError(f"rollout of question {out['question_id']!r} has no answer (null: none was given)")
+    for key, value in (("rollout", 0), ("is_error", False), ("gold", None), ("stop", StopReason.ANSWERED)):
+        out.setdefault(key, value)
+    if "objectives" not in out:
+        out["objectives"] = len(_question(out).objectives)
+    if "dependency" not in out and "turns" in out:
+        out.update(costs(steps_of_line(out)))
+    return out
+
+
+class _Known(NamedTuple):
+    """A question as its lines tell it, whether its gold can be matched at all, and the answers scored so far."""
+
+    raw_gold: Any
+    question: Question
+    can_match: bool
+    answers: dict[str | None, dict[str, Any]]
+
+
+class _Judge:
+    """Our own scores of answers; what is known of a question is kept while its lines come by."""
+
+    def __init__(self, settings: OutcomeSettings) -> None:
+        self._settings = settings
+        self._questions: dict[str, _Known] = {}
+
+    def question(self, line: Mapping[str, Any]) -> Question:
+        return self._known(line).question
+
+    def _known(self, line: Mapping[str, Any]) -> _Known:
+        known = self._questions.get(line["question_id"])
+        if known is None or known.raw_gold != line["gold"]:
+            question = _question(line)
+            can_match = bool(question.objectives) and matchable(question, self._settings)
+            known = self._questions[question.id] = _Known(line["gold"], question, can_match, {})
+        return known
+
+    def score(self, line: dict[str, Any]) -> None:
+        known, answer = self._known(line), line["answer"]
+        measures = known.answers.get(answer)
+        if measures is None:
+            score = score_answer(answer, known.question, self._settings) if known.question.objectives else None
+            measures = known.answers[answer] = answer_facts(score)
+        line.update(measures)
+        if self._settings.score in SCORES:
+            line["score"] = self._score(line, measures, known.can_match)
+
+    def _score(self, line: Mapping[str, Any], measures: Mapping[str, Any], can_match: bool) -> float | None:
+        settings = self._settings
+        if line["is_error"] or not can_match:
+            return None
+        if settings.on_overflow == "exclude" and line.get("stop") == StopReason.CONTEXT_OVERFLOW:
+            return None
+        broken = bool(line.get("violations")) and settings.format_gate
+        return 0.0 if broken else float(measures[settings.score])
+
+
+def _question(line: Mapping[str, Any]) -> Question:
+    try:
+        gold = None if line["gold"] is None else as_gold(line["gold"])
+    except ValueError as error:
+        raise UserError(f"question {line['question_id']!r}: unusable gold: {error}") from None
+    return Question(line["question_id"], str(line.get("question") or ""), gold)

@@ -1,0 +1,166 @@
+"""Play what an evaluation folder does not hold yet, and score the notes that have no score yet."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from mempo.agent import Job
+from mempo.evaluate.agents import AgentSpec
+from mempo.evaluate.runner import EvalSettings, EvalSetup, facts_of, jobs_of, play, scored_notes
+from mempo.evaluate.store import EvalFolder
+from mempo.question import Question
+from mempo.runs.append import Key, RolloutAppender, read_facts
+from mempo.runs.files import append_line, read_lines
+from mempo.runs.rollouts import open_tokens, trajectory_of
+from mempo.trajectory import Trajectory
+
+_NOTES_AT_ONCE = 64
+_QUIET_S = 10.0
+
+
+def missing_jobs(
+    lines: Mapping[Key, Mapping[str, Any]],
+    questions: Sequence[Question],
+    settings: EvalSettings,
+    seed: int,
+    retry: bool,
+) -> list[Job]:
+    """The rollouts that are asked for and not there; with `retry` also those that infrastructure spoiled."""
+    jobs = jobs_of(questions, settings, seed)
+    found = ((job, lines.get((job.question.id, job.rollout))) for job in jobs)
+    return [job for job, line in found if line is None or (retry and line["is_error"])]
+
+
+def play_missing(
+    folder: EvalFolder,
+    spec: AgentSpec,
+    setup: EvalSetup,
+    questions: Sequence[Question],
+    settings: EvalSettings,
+    retry_errors: bool,
+    console: Console,
+) -> int:
+    """Append every rollout that is missing as it ends; how many were played.
+
+    A rollout that is played in a part has the noise that it has in one go. What a local policy samples can differ from
+    the whole in the last bits of its floating-point sums, because other rollouts share its batches.
+    """
+    with RolloutAppender(folder.rollouts(spec.file_name)) as appender:
+        jobs = missing_jobs(folder.lines(spec.file_name), questions, settings, setup.seed, retry_errors)
+        if not jobs:
+            return 0
+        with _Progress(console, spec.name, len(jobs)) as progress:
+
+            def on_done(job: Job, trajectory: Trajectory, seconds: float) -> None:
+                facts = facts_of(setup, job.question, trajectory, seconds=seconds)
+                appender.append(trajectory, facts)
+                progress.step(facts)
+
+            asyncio.run(play(setup.agent, setup.sampler, jobs, settings, on_done))
+        return len(jobs)
+
+
+def score_missing_notes(folder: EvalFolder, spec: AgentSpec, setup: EvalSetup, questions: Sequence[Question]) -> int:
+    """Ask the policy what each note is worth; how many rollouts' notes were scored. Rewards are appended group by
+    group, so a kill loses one group. A threshold by quantile (`memory.threshold_quantile`) is that of the group."""
+    if setup.scorer is None or spec.notes == "forbidden":
+        return 0
+    asked = {question.id: question for question in questions}
+    scored = {
+        (record["question_id"], record["rollout"]): record["answer"]
+        for record in read_lines(folder.notes(spec.file_name))
+    }
+    wanted = {
+        key
+        for key, line in folder.lines(spec.file_name).items()
+        if not line["is_error"] and key[0] in asked and (key not in scored or scored[key] != line["answer"])
+    }
+    if not wanted:
+        return 0
+    file = folder.rollouts(spec.file_name)
+    ints, floats = open_tokens(file)
+    agent = setup.agent
+    group: list[Trajectory] = []
+    for line in _whole_lines(file, wanted):
+        group.append(trajectory_of(line, ints, floats, agent.renderer.codec, agent.grammar))
+        if len(group) == _NOTES_AT_ONCE:
+            _score(folder, spec, setup, asked, group)
+            group = []
+    _score(folder, spec, setup, asked, group)
+    return len(wanted)
+
+
+def _score(
+    folder: EvalFolder,
+    spec: AgentSpec,
+    setup: EvalSetup,
+    asked: Mapping[str, Question],
+    group: Sequence[Trajectory],
+) -> None:
+    notes = scored_notes(setup, [asked[trajectory.question_id] for trajectory in group], group)
+    for trajectory, scored in zip(group, notes, strict=True):
+        record = {
+            "question_id": trajectory.question_id,
+            "rollout": trajectory.rollout,
+            "answer": trajectory.answer,
+            "notes": [dataclasses.asdict(note) for note in scored],
+        }
+        append_line(folder.notes(spec.file_name), record)
+
+
+def _whole_lines(file: Path, wanted: set[Key]) -> Iterator[dict[str, Any]]:
+    """The last line of every wanted key, tokens and all, one at a time."""
+    last = {(line["question_id"], line["rollout"]): number for number, line in enumerate(read_facts(file))}
+    numbers = {last[key] for key in wanted}
+    with file.open("rb") as opened:
+        for number, raw in enumerate(opened):
+            if number in numbers:
+                yield json.loads(raw)
+
+
+class _Progress:
+    """One live line on a terminal; elsewhere a line now and then."""
+
+    def __init__(self, console: Console, name: str, total: int) -> None:
+        self._console, self._name, self._total = console, name, total
+        self._began = self._said = time.monotonic()
+        self._done = self._errors = 0
+        self._em: list[float] = []
+        self._bar = None
+        if console.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, TextColumn("{task.fields[measures]}"), console=console)
+            self._task = self._bar.add_task(name, total=total, measures="")
+
+    def __enter__(self) -> _Progress:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def step(self, facts: Mapping[str, Any]) -> None:
+        self._done += 1
+        self._errors += bool(facts["is_error"])
+        if facts["em"] is not None and not facts["is_error"]:
+            self._em.append(facts["em"])
+        em = f"em {sum(self._em) / len(self._em):.3f}  " if self._em else ""
+        measures = f"{em}errors {self._errors}"
+        now = time.monotonic()
+        if self._bar:
+            self._bar.update(self._task, completed=self._done, measures=measures)
+        elif self._done == self._total or now - self._said >= _QUIET_S:
+            self._said = now
+            text = f"{self._name} {self._done}/{self._total}  {measures}  {now - self._began:.0f}s"
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)

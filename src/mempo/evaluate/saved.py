@@ -1,0 +1,55 @@
+"""Rollouts read back from their small lines, and scored again."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mempo.evaluate.rescore import filled, rescored
+from mempo.rewards.outcome import OutcomeSettings
+from mempo.runs.append import Key, latest, read_facts
+from mempo.runs.files import read_lines
+
+
+def scored_lines(path: Path, scorers: Sequence[str], settings: OutcomeSettings) -> list[dict[str, Any]]:
+    """The rollouts of a file, scored again; raises as `read_rollouts` and `rescored` do."""
+    return list(rescored(read_rollouts(path).values(), scorers, settings))
+
+
+def read_rollouts(path: Path) -> dict[Key, dict[str, Any]]:
+    """The rollouts of a file by key, joined with what lies beside it (`NAME.notes.jsonl`, `NAME.judge.jsonl`).
+
+    Raises:
+        UserError: a line without question id or answer; ValueError: one that is no JSON.
+    """
+    if not path.is_file():
+        return {}
+    lines = latest(filled(line) for line in read_facts(path, whole=_lacks_costs(path)))
+    for kind in ("notes", "judge"):
+        for record in read_lines(path.with_suffix(f".{kind}.jsonl")):
+            line = lines.get((record["question_id"], record["rollout"]))
+            # What was said about a rollout that has been made again since is about another answer.
+            if line is not None and record.get("answer") == line["answer"]:
+                line[kind] = record[kind]
+    return lines
+
+
+def _lacks_costs(path: Path) -> bool:
+    """Rollouts of a training step, or of an older version: their costs are counted from their turns."""
+    first = next(read_facts(path), None)
+    return first is not None and "dependency" not in first
+
+
+@contextmanager
+def collector_at_rest() -> Iterator[None]:
+    """Lines by the hundred thousand all stay: the garbage collector would look at all of them again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -1,0 +1,180 @@
+"""The folder of an evaluation, which outlives a kill: every finished rollout is in it at once.
+
+| file | what |
+|---|---|
+| config.yaml | the resolved configuration |
+| identity.json | what was evaluated: the policy and its weights, the corpus |
+| agents.json | by rollout file: name, context and grammar of the agent |
+| rollouts/AGENT.jsonl | a line a rollout, appended as it ends; AGENT.tokens beside it has the token arrays |
+| rollouts/AGENT.notes.jsonl | the memory reward of each rollout's notes, where the policy could be asked |
+| rollouts/AGENT.judge.jsonl | verdicts of a judge (`mempo score --judge`) |
+| server.json | what a model server can do, and how often it was asked the last time |
+| evaluation.json | measures by agent and number of objectives |
+| tables/ | the table as Markdown, CSV and LaTeX |
+
+A rollout is known by its question's id and its number. Of two lines with one key the later one counts: that is how a
+rollout that infrastructure spoiled is made again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mempo.errors import UserError
+from mempo.evaluate.agents import AgentSpec
+from mempo.evaluate.saved import read_rollouts
+from mempo.question import Question
+from mempo.runs.append import Key
+from mempo.runs.files import write_whole
+from mempo.runs.folder import changed_keys
+
+FREE_KEYS = (
+    "output",
+    "data.objectives",
+    "data.test_objectives",
+    "data.skip_bad",
+    "data.client",
+    "evaluate.agents",
+    "evaluate.max_errors_in_row",
+    "evaluate.max_in_flight",
+    "evaluate.questions",
+    "evaluate.rollouts_per_question",
+    "model.threads",
+    "rl",
+    "server.extra",
+    "server.key_variable",
+    "server.max_concurrent",
+    "server.retry",
+    "server.timeout_s",
+    "server.url",
+    "sft",
+)
+"""May differ when an evaluation goes on: which rollouts are made, how many and how fast, but not what they are like."""
+
+
+class EvalFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def exists(self) -> bool:
+        return (self.path / "config.yaml").is_file()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time; the lock goes with the process.
+
+        Raises:
+            UserError: another process has it, or the folder cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = (self.path / ".lock").open("a")
+        except (OSError, ValueError) as error:
+            raise UserError(f"--out {str(self.path)!r} cannot be written ({error}); choose another folder") from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UserError(
+                    f"another process evaluates into {self.path}; wait for it, or choose another --out"
+                ) from None
+            yield
+
+    def refuse_changes(self, config: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
+        """Nothing is written.
+
+        Raises:
+            UserError: the folder holds an evaluation of something else, or one made otherwise (the changes are listed),
+                or it holds a run.
+        """
+        if not self.exists():
+            if self.path.is_dir() and any(self.path.glob("metrics.jsonl")):
+                raise UserError(f"{self.path} holds a training run; choose another --out")
+            return
+        try:
+            old_config = yaml.safe_load((self.path / "config.yaml").read_text("utf-8"))
+            old_identity = json.loads((self.path / "identity.json").read_text("utf-8"))
+        except FileNotFoundError:
+            raise UserError(f"{self.path} holds a run, not an evaluation; choose another --out") from None
+        except (yaml.YAMLError, ValueError) as error:
+            raise UserError(f"{self.path}: its configuration is damaged ({' '.join(str(error).split())})") from error
+        changed = changed_keys(without(old_config, FREE_KEYS), without(config, FREE_KEYS))
+        changed += changed_keys(old_identity, dict(identity))
+        if changed:
+            raise UserError(
+                f"{self.path} holds an evaluation that was made otherwise; choose another --out, or put back: "
+                + "; ".join(changed)
+            )
+
+    def begin(self, config: Mapping[str, Any], identity: Mapping[str, Any], specs: Sequence[AgentSpec]) -> None:
+        """Write what is evaluated, or go on with it. Raises as `refuse_changes` does."""
+        self.refuse_changes(config, identity)
+        text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+        write_whole(self.path / "identity.json", json.dumps(dict(identity), indent=1) + "\n")
+        known = self.agents() | {spec.file_name: asdict(spec) for spec in specs}
+        write_whole(self.path / "agents.json", json.dumps(known, indent=1) + "\n")
+        write_whole(self.path / "config.yaml", text)  # last: with it the folder holds an evaluation
+
+    def agents(self) -> dict[str, dict[str, Any]]:
+        """`{file name: agent}`, in the order in which they were first evaluated."""
+        file = self.path / "agents.json"
+        return json.loads(file.read_text("utf-8")) if file.is_file() else {}
+
+    def rollouts(self, file_name: str) -> Path:
+        return self.path / "rollouts" / f"{file_name}.jsonl"
+
+    def notes(self, file_name: str) -> Path:
+        return self.path / "rollouts" / f"{file_name}.notes.jsonl"
+
+    def lines(self, file_name: str) -> dict[Key, dict[str, Any]]:
+        """The rollouts of an agent without their tokens, with their notes' rewards and a judge's verdicts."""
+        return read_rollouts(self.rollouts(file_name))
+
+
+def refuse_changed_questions(lines: Mapping[Key, Mapping[str, Any]], questions: Sequence[Question], file: Path) -> None:
+    """Raises UserError: a saved rollout answers another question than the one with its id now, or its gold is other."""
+    now = {question.id: question for question in questions}
+    for (question_id, _), line in lines.items():
+        question = now.get(question_id)
+        if question is None:
+            continue
+        if line["question"] != question.text or line["gold"] != json.loads(json.dumps(question.gold)):
+            raise UserError(
+                f"question {question_id!r} has changed since {file} was made; put the old questions back, or choose "
+                "another --out"
+            )
+
+
+def weights_mark(folder: Path) -> str:
+    """What a model is, without reading gigabytes: names, sizes, and both ends of every file of weights."""
+    digest = hashlib.sha256()
+    for file in sorted((*folder.glob("*.safetensors"), *folder.glob("tokenizer*.json"), *folder.glob("config.json"))):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size} ".encode())
+        with file.open("rb") as opened:
+            digest.update(opened.read(1 << 20))
+            opened.seek(max(size - (1 << 20), 0))
+            digest.update(opened.read())
+    return digest.hexdigest()[:16]
+
+
+def without(data: Any, keys: Sequence[str]) -> Any:
+    """Nested settings without some dotted keys."""
+    if not isinstance(data, Mapping):
+        return data
+    kept = {}
+    for key, value in data.items():
+        if key in keys:
+            continue
+        below = [name.removeprefix(f"{key}.") for name in keys if name.startswith(f"{key}.")]
+        kept[key] = without(value, below) if below else value
+    return kept

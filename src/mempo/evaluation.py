@@ -1,0 +1,290 @@
+"""`mempo eval`: agents over one policy, on the same questions, into a folder that outlives a kill."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from mempo.agent import Agent
+from mempo.build import Data, check_window, custom_score, load_data, make_agent, make_sampler, make_tools
+from mempo.config import Config, Resolved
+from mempo.engine.model import load_codec, load_policy, model_window
+from mempo.engine.scoring import LocalScorer
+from mempo.engine.shared_prefix import SharedForward
+from mempo.errors import UserError
+from mempo.evaluate.agents import AgentSpec, agent_specs, instructions
+from mempo.evaluate.compare import Entry, Report, compare
+from mempo.evaluate.export import FORMATS, pair_texts
+from mempo.evaluate.resume import missing_jobs, play_missing, score_missing_notes
+from mempo.evaluate.runner import EvalSetup
+from mempo.evaluate.store import FREE_KEYS, EvalFolder, refuse_changed_questions, weights_mark, without
+from mempo.evaluate.summary import by_objectives, summarise
+from mempo.evaluate.table import report_table, scores_table
+from mempo.interfaces import Sampler, Scorer
+from mempo.question import Question
+from mempo.render import PromptSettings
+from mempo.runs.files import write_whole
+from mempo.runs.folder import RunFolder
+from mempo.tokens import Codec
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A policy as far as it is known before its weights are loaded. `load` gives the sampler, and a scorer where there
+    can be one; `record` says what a server can do and what it was asked (empty: there is none); `close` is called at
+    the end."""
+
+    codec: Codec
+    prompt: PromptSettings
+    window: int | None
+    identity: dict[str, Any]
+    load: Callable[[], tuple[Sampler, Scorer | None]]
+    close: Callable[[], None] = field(default=lambda: None)
+    record: Callable[[], dict[str, Any]] = field(default=dict)
+
+
+def evaluate_model(
+    resolved: Resolved, model_path: str, out: Path | None, console: Console, retry_errors: bool = False
+) -> dict[int, dict[str, Any]]:
+    """Evaluate a saved policy on the test questions of a configuration; measures by number of objectives of the first
+    agent.
+
+    Raises:
+        UserError: there are no test questions, the model cannot be loaded, `out` holds another evaluation.
+    """
+    return _into(resolved, _local(resolved.config, model_path), out, console, retry_errors)
+
+
+def evaluate_server(
+    resolved: Resolved, out: Path | None, console: Console, retry_errors: bool = False
+) -> dict[int, dict[str, Any]]:
+    """The same for a model behind a server (`server.*`): without P(mem), which needs the policy's own log-probs.
+
+    Raises:
+        UserError: as `evaluate_model`, and when the server does not answer.
+    """
+    return _into(resolved, _served(resolved.config, console), out, console, retry_errors)
+
+
+def final_model(run: Path) -> Path:
+    """The policy at the end of a run, or its newest checkpoint while it is under way.
+
+    Raises:
+        UserError: the run has neither.
+    """
+    if (run / "final").is_dir():
+        return run / "final"
+    checkpoints = RunFolder(run).checkpoints()
+    if not checkpoints:
+        raise UserError(f"{run} has no checkpoint yet")
+    return checkpoints[-1].path
+
+
+def default_out(resolved: Resolved, source: str, run: Path | None) -> Path:
+    """Where an evaluation goes when no folder is named: the same configuration of the same policy finds its folder
+    again, and another one gets a new folder."""
+    settings = without(resolved.plain(), FREE_KEYS)
+    mark = weights_mark(Path(source)) if Path(source).is_dir() else ""
+    text = json.dumps([source, mark, settings], sort_keys=True)
+    name = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return run / "evaluations" / name if run is not None else Path("runs") / f"evaluation-{name}"
+
+
+# --- policies ------------------------------------------------------------------------------------------------------
+
+
+def _local(config: Config, model_path: str) -> Opened:
+    codec = load_codec(model_path)
+    folder = Path(model_path)
+
+    def load() -> tuple[Sampler, Scorer | None]:
+        policy = load_policy(config.model, model_path, codec)
+        forward = SharedForward(policy)
+        return make_sampler(config, policy, forward), LocalScorer(policy, forward=forward)
+
+    identity: dict[str, Any] = {"policy": str(folder.resolve()) if folder.is_dir() else model_path}
+    if folder.is_dir():
+        identity["weights"] = weights_mark(folder)
+    return Opened(codec, config.prompt, model_window(model_path), identity, load)
+
+
+def _served(config: Config, console: Console) -> Opened:
+    from mempo.evaluate.openai_server import open_server  # its libraries are for those who use it
+
+    if config.server is None:
+        raise UserError("no server is named; set server.url, or use --server")
+    opened = open_server(config.server, console, config.prompt)
+    capabilities = opened.capabilities
+    return Opened(
+        codec=opened.codec,
+        prompt=opened.prompt,
+        window=capabilities.window_tokens,
+        identity={"policy": f"served model {capabilities.model}"},
+        load=lambda: (opened.sampler, None),
+        close=opened.sampler.close,
+        record=lambda: {"capabilities": capabilities.as_record(), "counts": opened.sampler.counts()},
+    )
+
+
+# --- the evaluation ------------------------------------------------------------------------------------------------
+
+
+def specs_of(config: Config) -> list[AgentSpec]:
+    """The agents to compare; without `evaluate.agents` the configuration's own."""
+    names = config.evaluate.agents or (config.agent.context,)
+    return agent_specs(names, config.agent.notes, config.agent.first_note)
+
+
+def agent_config(config: Config, spec: AgentSpec, prompt: PromptSettings) -> Config:
+    """The configuration with the agent's own context, grammar, tools and prompt."""
+    agent = config.agent.model_copy(
+        update={"context": spec.context, "notes": spec.notes, "first_note": spec.first_note}
+        | ({} if spec.tools else {"tools": ()})
+    )
+    limits = config.limits if spec.tools else config.limits.model_copy(update={"max_turns": 1})
+    if spec.notes == "forbidden" and prompt.force_mem:
+        prompt = prompt.model_copy(update={"force_mem": False})
+    return config.model_copy(update={"agent": agent, "limits": limits, "prompt": prompt})
+
+
+def agents_of(config: Config, specs: Sequence[AgentSpec], opened: Opened, data: Data) -> list[Agent]:
+    """The agents, made before any weights are loaded, since they may refuse the configuration."""
+    tools = make_tools(config, data.retriever) if any(spec.tools for spec in specs) else {}
+    made = []
+    for spec in specs:
+        own = agent_config(config, spec, opened.prompt)
+        mine, world = (tools, data.world) if spec.tools else ({}, None)
+        agent = make_agent(own, opened.codec, mine, world)
+        if config.evaluate.instructions:
+            prompt = own.prompt.model_copy(update={"question": instructions(agent.grammar)})
+            agent = make_agent(own.model_copy(update={"prompt": prompt}), opened.codec, mine, world)
+        made.append(agent)
+    return made
+
+
+def _into(
+    resolved: Resolved, opened: Opened, out: Path | None, console: Console, retry_errors: bool
+) -> dict[int, dict[str, Any]]:
+    try:
+        if out is not None:
+            return _evaluate(resolved, opened, EvalFolder(out), console, retry_errors)
+        with tempfile.TemporaryDirectory() as folder:
+            return _evaluate(resolved, opened, EvalFolder(Path(folder)), console, retry_errors)
+    finally:
+        opened.close()
+
+
+def _evaluate(
+    resolved: Resolved, opened: Opened, folder: EvalFolder, console: Console, retry_errors: bool
+) -> dict[int, dict[str, Any]]:
+    config = resolved.config
+    settings, specs = config.evaluate, specs_of(config)
+    check_window(config, opened.window)
+    with folder.locked(), tempfile.TemporaryDirectory() as work:
+        data = load_data(config, Path(work), train_too=False)
+        questions = _test_questions(data)
+        for remark in data.remarks:
+            console.print(remark, highlight=False, markup=False)
+        corpus = getattr(data.retriever, "corpus", None)
+        identity = opened.identity | ({"corpus": corpus.sha256} if corpus is not None else {})
+        folder.refuse_changes(resolved.plain(), identity)
+        missing = 0
+        for spec in specs:
+            lines = folder.lines(spec.file_name)
+            refuse_changed_questions(lines, questions, folder.rollouts(spec.file_name))
+            jobs = missing_jobs(lines, questions, settings, config.seed, retry_errors)
+            missing += len(jobs)
+            if lines:
+                console.print(_found(spec, lines, len(jobs)), highlight=False, markup=False)
+        agents = agents_of(config, specs, opened, data)
+        folder.begin(resolved.plain(), identity, specs)
+        sampler, scorer = opened.load()
+        for spec, agent in zip(specs, agents, strict=True):
+            setup = EvalSetup(
+                agent=agent,
+                sampler=sampler,
+                scorer=scorer,
+                outcome=config.reward,
+                memory=config.memory,
+                seed=config.seed,
+                custom_score=custom_score(config),
+                window=opened.window,
+            )
+            play_missing(folder, spec, setup, questions, settings, retry_errors, console)
+            score_missing_notes(folder, spec, setup, questions)
+        if record := opened.record():
+            write_whole(folder.path / "server.json", json.dumps(record, indent=1) + "\n")
+        return _report(folder, [spec.file_name for spec in specs], config, console)
+
+
+def _test_questions(data: Data) -> list[Question]:
+    if not data.test:
+        raise UserError("there are no test questions; set data.test or data.world")
+    seen: set[str] = set()
+    for question in data.test:
+        if question.id in seen:
+            raise UserError(f"two test questions have the id {question.id!r}; rollouts are told apart by it")
+        seen.add(question.id)
+    return data.test
+
+
+def _found(spec: AgentSpec, lines: dict[Any, dict[str, Any]], missing: int) -> str:
+    errors = sum(bool(line["is_error"]) for line in lines.values())
+    spoiled = f", {errors} of them spoiled by infrastructure (--retry-errors plays them again)" if errors else ""
+    return f"{spec.name}: {len(lines)} rollouts are there{spoiled}; {missing} to play"
+
+
+def _report(folder: EvalFolder, names: Sequence[str], config: Config, console: Console) -> dict[int, dict[str, Any]]:
+    """Write measures and tables of everything in the folder, print the table."""
+    agents = folder.agents()
+    entries = {name: Entry(str(agents[name]["name"]), list(folder.lines(name).values())) for name in agents}
+    entries = {name: entry for name, entry in entries.items() if entry.lines}
+    measures = {
+        entry.label: {k: summarise(lines) for k, lines in by_objectives(entry.lines).items()}
+        for entry in entries.values()
+    }
+    report = compare(list(entries.values()), seed=config.seed)
+    write_whole(folder.path / "evaluation.json", json.dumps(measures, indent=1) + "\n")
+    write_tables(report, folder.path / "tables")
+    print_report(report, title_of(config), console)
+    lines = [line for name in names for line in entries[name].lines]
+    if lines and all(line["is_error"] for line in lines):
+        reason = next((line["error"] for line in reversed(lines) if line.get("error")), "no message")
+        raise UserError(
+            f"all {len(lines)} rollouts failed by infrastructure, the last with: {reason}; mend it and play them again "
+            "with --retry-errors"
+        )
+    return measures[entries[names[0]].label]
+
+
+def title_of(config: Config) -> str:
+    settings = config.evaluate
+    decoding = "greedy" if settings.temperature == 0 else f"temperature {settings.temperature:g}"
+    samples = settings.rollouts_per_question
+    many = "" if samples == 1 else f", {samples} samples a question"
+    return f"k objectives, mean over n questions [95 % interval], {decoding}{many}, seed {config.seed}"
+
+
+def print_report(report: Report, title: str, console: Console, more: Sequence[str] = ()) -> None:
+    console.print(report_table(report, title))
+    if more:
+        console.print(scores_table(report, more))
+    for text in (*pair_texts(report), *report.remarks):
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def write_tables(report: Report, folder: Path, formats: Sequence[str] = tuple(FORMATS)) -> list[Path]:
+    """The table in every format, `table.md` and so on; the files made."""
+    made = []
+    for name in formats:
+        ending, write = FORMATS[name]
+        made.append(folder / f"table.{ending}")
+        write_whole(made[-1], write(report))
+    return made

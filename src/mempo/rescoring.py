@@ -1,0 +1,211 @@
+"""`mempo score` and `mempo compare`: saved rollouts scored again and set side by side, without a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+from rich.console import Console
+
+from mempo.config import Config, resolve
+from mempo.errors import UserError, nearest
+from mempo.evaluate.compare import Entry, Report, compare
+from mempo.evaluate.export import FORMATS
+from mempo.evaluate.figures import save_figures
+from mempo.evaluate.judging import judge_file
+from mempo.evaluate.rescore import measures_of
+from mempo.evaluate.saved import collector_at_rest, scored_lines
+from mempo.evaluate.store import EvalFolder
+from mempo.evaluate.summary import by_objectives, summarise
+from mempo.evaluation import print_report, write_tables
+from mempo.rewards.outcome import OutcomeSettings
+from mempo.runs.files import dump_line, write_whole
+from mempo.runs.folder import changed_keys
+
+_IN_RUN = {"evaluation-start": "start", "evaluation-final": "after RL"}
+_ALIKE = ("agent", "data", "evaluate", "limits", "prompt", "reward", "search", "access", "seed")
+"""Settings that two evaluations should share to be compared."""
+
+
+class Source(NamedTuple):
+    """A file of rollouts, and what it is called in a table."""
+
+    label: str
+    file: Path
+
+
+def sources_of(path: Path) -> list[Source]:
+    """The rollout files of an evaluation folder (one an agent), of a training run (its evaluations), or the one named.
+
+    Raises:
+        UserError: there are none.
+    """
+    if path.is_file():
+        return [Source(path.stem, path)]
+    folder = EvalFolder(path)
+    found = [Source(str(agent["name"]), folder.rollouts(name)) for name, agent in folder.agents().items()]
+    found += [Source(label, path / "rollouts" / f"{name}.jsonl") for name, label in _IN_RUN.items()]
+    found = [source for source in found if source.file.is_file()]
+    if not found:
+        what = "holds no rollouts of an evaluation" if path.is_dir() else "does not exist"
+        raise UserError(f"{path} {what}; name a folder of mempo eval, a training run, or a .jsonl file of rollouts")
+    return found
+
+
+def config_of(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """The configuration that rollouts were made with; the default one beside a lone file."""
+    has_own = path.is_dir() and (path / "config.yaml").is_file()
+    return resolve(str(path) if has_own else None, overrides).config
+
+
+def judge_settings(url: str, model: str | None) -> Any:
+    """A judge behind a server. Raises UserError: no address of a server."""
+    from mempo.evaluate.judge import JudgeSettings
+    from mempo.evaluate.openai_settings import ServerSettings
+
+    try:
+        return JudgeSettings(server=ServerSettings(url=url, model=model))
+    except ValidationError as error:
+        raise UserError(f"--judge: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+
+
+@collector_at_rest()
+def score_run(
+    path: Path,
+    scorers: Sequence[str],
+    overrides: Sequence[str],
+    out: Path | None,
+    per_rollout: bool,
+    judge: Any,
+    console: Console,
+) -> Report:
+    """Score saved rollouts again, print the table, write `scores.json` (and a line a rollout where asked) into `out`.
+
+    `judge`: settings of an LLM judge, or None; its verdicts are kept beside the rollouts.
+
+    Raises:
+        UserError: no rollouts, damaged ones, a folder that cannot be written.
+    """
+    config = config_of(path, overrides)
+    sources = sources_of(path)
+    if judge is not None:
+        for source in sources:
+            judge_file(source.file, _lines(source.file, (), config.reward), judge, console)
+    more = measures_of(scorers)
+    folder = out or (path if path.is_dir() else path.parent)
+    entries, measures = [], {}
+    for label, file in sources:
+        lines = _lines(file, scorers, config.reward)
+        entries.append(Entry(label, lines))
+        extra = [*more, *(["judge"] if any("judge" in line for line in lines) else [])]
+        measures[label] = {k: summarise(found, extra) for k, found in by_objectives(lines).items()}
+        if per_rollout:
+            kept = ("question_id", "rollout", "answer", "gold", "is_error", *_SCORES, *extra)
+            text = "".join(dump_line({name: line[name] for name in kept if name in line}) for line in lines)
+            write_whole(folder / "scores" / f"{file.stem}.jsonl", text)
+    report = compare(entries, more, config.seed)
+    record = {"scorers": list(scorers), "reward": config.reward.model_dump(mode="json"), "measures": measures}
+    write_whole(folder / "scores.json", json.dumps(record, indent=1) + "\n")
+    title = f"k objectives, mean over n questions [95 % interval], scored with {', '.join(scorers)}"
+    print_report(report, title, console, more)
+    console.print(f"scores are in {folder / 'scores.json'}", highlight=False, markup=False, soft_wrap=True)
+    return report
+
+
+_SCORES = ("score", "em", "f1", "sub_em", "mean_em", "mean_f1", "objective_em", "objective_f1", "objective_sub_em")
+
+
+@collector_at_rest()
+def compare_runs(
+    paths: Sequence[Path],
+    scorers: Sequence[str],
+    agents: Sequence[str],
+    formats: Sequence[str],
+    out: Path | None,
+    console: Console,
+) -> Report:
+    """Set the agents of several folders side by side; every answer is scored again, with the settings of the first.
+
+    `agents`: only these. `formats`: of `FORMATS`, printed instead of the table for the terminal; with `out` tables in
+    these formats (all, without any) and figures are written there.
+
+    Raises:
+        UserError: no rollouts, an agent or format that is not there.
+    """
+    for name in formats:
+        if name not in (*FORMATS, "terminal"):
+            known = ("terminal", *FORMATS)
+            raise UserError(f"unknown format {name!r}{nearest(name, known)}; known: {', '.join(known)}")
+    configs = [config_of(path) for path in paths]
+    reward, more = configs[0].reward, measures_of(scorers)
+    chosen = [(path, source) for path in paths for source in sources_of(path) if _wanted(source, agents)]
+    if not chosen:
+        known = ", ".join(dict.fromkeys(source.label for path in paths for source in sources_of(path)))
+        raise UserError(f"no agent {', '.join(agents)} in {', '.join(map(str, paths))}; there are: {known}")
+    labels = _labels(chosen)
+    entries = [
+        Entry(label, _lines(source.file, scorers, reward)) for label, (_, source) in zip(labels, chosen, strict=True)
+    ]
+    report = compare(entries, more, configs[0].seed)
+    others = zip(paths[1:], configs[1:], strict=True)
+    remarks = [text for path, other in others if (text := _differences(paths[0], configs[0], path, other))]
+    report = Report(report.columns, report.rows, report.pairs, (*report.remarks, *remarks))
+    written = [name for name in formats if name != "terminal"]
+    if not formats or "terminal" in formats:
+        print_report(report, "k objectives, mean over n questions [95 % interval]", console, more)
+    for name in written:
+        console.out(FORMATS[name][1](report), highlight=False)
+    if out is not None:
+        files = write_tables(report, out, written or list(FORMATS))
+        figures = save_figures(report, out)
+        console.print(
+            f"tables and figures are in {out}: {', '.join([*(file.name for file in files), *figures])}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+    return report
+
+
+def _lines(file: Path, scorers: Sequence[str], reward: OutcomeSettings) -> list[dict[str, Any]]:
+    try:
+        lines = scored_lines(file, scorers, reward)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"the rollouts {file} cannot be read ({type(error).__name__}: {error})") from error
+    if not lines:
+        raise UserError(f"{file} holds no rollouts")
+    return lines
+
+
+def _wanted(source: Source, agents: Sequence[str]) -> bool:
+    return not agents or source.label in agents
+
+
+def _labels(chosen: Sequence[tuple[Path, Source]]) -> list[str]:
+    """The agent alone where one folder is looked at; else the folder's name before it, or as much of its path as tells
+    folders apart."""
+    paths = list(dict.fromkeys(path for path, _ in chosen))
+    if len(paths) == 1:
+        return [source.label for _, source in chosen]
+    names = {path: path.resolve().name for path in paths}
+    if len(set(names.values())) < len(paths):
+        names = {path: str(path) for path in paths}
+    return [names[path] if path.is_file() else f"{names[path]}/{source.label}" for path, source in chosen]
+
+
+def _differences(first: Path, one: Config, second: Path, other: Config) -> str:
+    """A remark on settings that make two evaluations hard to compare."""
+    old, new = (
+        {key: value for key, value in config.model_dump(mode="json").items() if key in _ALIKE}
+        for config in (one, other)
+    )
+    changed = [line for line in changed_keys(old, new) if not line.startswith(("evaluate.agents", "evaluate.max_"))]
+    if not changed:
+        return ""
+    shown = "; ".join(changed[:6]) + (f"; and {len(changed) - 6} more" if len(changed) > 6 else "")
+    return f"{first} and {second} were made with other settings: {shown}"

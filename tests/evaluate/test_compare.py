@@ -1,0 +1,157 @@
+"""The table of a comparison: rows, intervals, pairs, errors apart; and what every format makes of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from mempo.evaluate.compare import Entry, Report, compare
+from mempo.evaluate.export import csv_table, latex, markdown, pair_texts
+from mempo.evaluate.figures import save_figures
+from mempo.evaluate.summary import objective_means, pass_rate, summarise
+from mempo.evaluate.table import report_table, scores_table
+
+
+def line(question: str, em: float | None, rollout: int = 0, objectives: int = 2, **more: Any) -> dict[str, Any]:
+    return {
+        "question_id": question,
+        "rollout": rollout,
+        "objectives": objectives,
+        "stop": "answered",
+        "is_error": em is None,
+        "em": em,
+        "f1": em,
+        "score": em,
+        "format_ok": True,
+        "actions": {"search": 2, "access": 1, "answer": 1},
+        "num_turns": 4,
+        "note_tokens": [10, 20],
+        "total_tokens": 100.0,
+        "peak_context_tokens": 40.0 * objectives,
+        **more,
+    }
+
+
+def entries() -> list[Entry]:
+    memory = [line(f"q{i}", float(i % 4 > 0)) for i in range(8)] + [line("k4", 1.0, objectives=4)]
+    react = [line(f"q{i}", float(i % 4 > 2)) for i in range(8)] + [line("lost", None)]
+    return [Entry("memory", memory), Entry("react", react)]
+
+
+def test_rows_by_objectives_with_errors_apart() -> None:
+    report = compare(entries())
+    assert [(row.objectives, row.label, row.questions, row.rollouts, row.errors) for row in report.rows] == [
+        (2, "memory", 8, 8, 0),
+        (2, "react", 8, 9, 1),
+        (4, "memory", 1, 1, 0),
+    ]
+    memory, react, four = report.rows
+    assert (memory.estimates["em"].mean, react.estimates["em"].mean) == (0.75, 0.25)  # the lost one is no 0
+    assert memory.estimates["em"].low is not None
+    assert four.estimates["em"].low is None
+    assert memory.estimates["tool_calls"].mean == 3
+    assert memory.estimates["note_tokens"].mean == 15
+    (pair,) = [pair for pair in report.pairs if pair.measure == "em"]
+    assert (pair.first, pair.second, pair.found.difference, pair.found.worse) == ("memory", "react", -0.5, 4)
+    assert "dependency" not in [column.name for column in report.columns]  # nobody knows it
+
+
+def test_means_are_by_question_first_and_pass_at_k_is_shown() -> None:
+    lines = [line("a", 1.0, n) for n in range(3)] + [line("b", 0.0, 0), line("b", None, 1), line("b", None, 2)]
+    (row,) = compare([Entry("x", lines)]).rows
+    assert row.estimates["em"].mean == 0.5
+    assert row.samples == 3
+    assert row.pass_k == 1.0  # of questions with three sound samples there is one
+    assert pass_rate(lines, 1) == 0.5
+    measures = summarise([item | EXTRA for item in lines])
+    assert (measures["em"], measures["errors"], measures["pass@3"]) == (0.5, 2.0, 1.0)
+
+
+EXTRA: dict[str, Any] = {
+    **dict.fromkeys(("sub_em", "mean_em", "mean_f1", "generated_tokens", "processed_tokens")),
+    "tool_errors": 0,
+    "violations": {},
+    "outcomes": {},
+    "note_statuses": {},
+    "notes": [],
+}
+
+
+def test_places_of_objectives() -> None:
+    lines = [
+        line("a", 0.0, objective_em=[1.0, 0.0]),
+        line("a", 0.0, 1, objective_em=[0.0, 0.0]),
+        line("b", 1.0, objective_em=[1.0, 1.0]),
+    ]
+    assert objective_means(lines, "objective_em") == [0.75, 0.5]
+
+
+def test_runs_without_a_common_question_say_so() -> None:
+    report = compare([Entry("x", [line("a", 1.0)]), Entry("y", [line("b", 1.0)])])
+    assert report.remarks == ("2 objectives: x and y have no scored question in common",)
+    assert pair_texts(report) == []
+
+
+HOSTILE = r"a|b_$\x & 50% [red]#{~^}"
+
+
+def hostile() -> Report:
+    first, second = entries()
+    return compare([Entry(HOSTILE, first.lines), Entry("=cmd()", second.lines)])
+
+
+def test_markdown_keeps_its_columns() -> None:
+    rows = [text for text in markdown(hostile()).splitlines() if text.startswith("|")]
+    bars = [text.replace(r"\|", "").count("|") for text in rows]
+    assert len(set(bars)) == 1
+    assert r"a\|b\_$\\x & 50% \[red\]#{~^}" in rows[2]
+    assert "75.0% [50.0–100.0]" in rows[2]
+
+
+def test_csv_holds_every_number() -> None:
+    rows = list(csv.DictReader(io.StringIO(csv_table(hostile()))))
+    assert rows[0]["agent"] == HOSTILE
+    assert rows[1]["agent"] == "'=cmd()"  # no formula
+    assert (float(rows[0]["em"]), float(rows[1]["em"]), rows[1]["errors"]) == (0.75, 0.25, "1")
+    assert rows[2]["em_low"] == ""  # unknown, not 0
+
+
+def test_latex_escapes_what_means_something_in_it() -> None:
+    text = latex(hostile())
+    assert r"a|b\_\$\textbackslash{}x \& 50\% [red]\#\{\textasciitilde{}\textasciicircum{}\}" in text
+    body = [row for row in text.splitlines() if row.endswith(r"\\")]
+    columns = text.split("{tabular}{")[1].split("}")[0]
+    assert {row.replace(r"\&", "").count("&") for row in body} == {len(columns) - 1}
+    assert text.count(r"\midrule") == 2
+
+
+def test_the_terminal_shows_labels_as_they_are_and_fits() -> None:
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(report_table(compare(entries()), "title [bold]"))
+    shown = console.export_text()
+    assert "title [bold]" in shown
+    assert "75.0% [50–100]" in shown
+    assert "…" not in shown
+    scored = [Entry("x", [line("a", 1.0) | {"mem1/f1": 1.5}])]
+    console.print(scores_table(compare(scored, ["mem1/f1"]), ["mem1/f1"]))
+    assert "1.50" in console.export_text()
+
+
+def test_pairs_in_words() -> None:
+    (text,) = pair_texts(compare(entries()))
+    assert text.startswith("k = 2: react − memory: EM -50.0 [")
+    assert "p = 0.12" in text  # 4 differences of one sign: 2 of 16 patterns
+    assert text.endswith("(8 questions)")
+
+
+def test_figures_are_drawn_for_one_run_and_for_many(tmp_path: Path) -> None:
+    made = save_figures(hostile(), tmp_path)
+    assert made == [f"{name}.{kind}" for name in ("quality", "peak", "tokens_quality") for kind in ("png", "svg")]
+    assert all((tmp_path / file).stat().st_size > 1000 for file in made)
+    assert (tmp_path / "peak.png").read_bytes().startswith(b"\x89PNG")
+    nothing = compare([Entry("x", [{"question_id": "a", "objectives": 1, "is_error": True}])])
+    assert save_figures(nothing, tmp_path / "none") == []

@@ -1,0 +1,111 @@
+"""Statistics over questions, against numbers worked out by hand and plain loops."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from mempo.evaluate.stats import (
+    average_at_k,
+    bootstrap,
+    compare_paired,
+    mean_of,
+    pass_at_k,
+    question_means,
+    sign_flip_test,
+)
+
+
+def test_a_question_counts_once_however_many_samples_it_has() -> None:
+    means = question_means([("a", 1.0), ("a", 1.0), ("a", 0.0), ("a", 0.0), ("b", 1.0), ("c", None)])
+    assert means == {"a": 0.5, "b": 1.0}
+    assert mean_of(means) == 0.75  # over rollouts it would be 0.6
+    assert mean_of({}) is None
+
+
+def test_average_and_pass_at_k() -> None:
+    samples = [1.0, 0.0, 0.0, 1.0, None]
+    assert average_at_k(samples) == 0.5
+    assert average_at_k([None]) is None
+    assert pass_at_k(samples, 1) == 0.5
+    assert pass_at_k(samples, 2) == pytest.approx(1 - 1 / 6)  # of 6 pairs one has no right sample
+    assert pass_at_k(samples, 4) == 1.0
+    assert pass_at_k(samples, 5) is None
+    assert pass_at_k([0.0, 0.5], 1) == 0.0  # half right is not right
+    with pytest.raises(ValueError, match="at least one"):
+        pass_at_k(samples, 0)
+
+
+def test_pass_at_k_is_the_share_of_all_choices() -> None:
+    samples = [1.0, 0.0, 1.0, 0.0, 0.0, 0.0]
+    for k in range(1, 7):
+        choices = list(itertools.combinations(samples, k))
+        assert pass_at_k(samples, k) == pytest.approx(sum(max(c) for c in choices) / len(choices))
+
+
+def plain_bootstrap(values: list[float], resamples: int = 4000) -> tuple[float, float]:
+    rng = random.Random(5)
+    means = sorted(sum(rng.choices(values, k=len(values))) / len(values) for _ in range(resamples))
+    return means[int(0.025 * resamples)], means[int(0.975 * resamples)]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1.0] * 30 + [0.0] * 70,  # few values, drawn by their counts
+        [float(i * i % 97) + i / 1000 for i in range(80)],  # all different, drawn one by one
+        [float(i * i % 997) + i / 10_000 for i in range(2500)],  # many and different: the normal interval
+    ],
+    ids=["few values", "different", "many"],
+)
+def test_the_interval_is_that_of_a_plain_bootstrap(values: list[float]) -> None:
+    found = bootstrap({str(i): v for i, v in enumerate(values)})
+    low, high = plain_bootstrap(values, 4000 if len(values) < 1000 else 400)
+    width = high - low
+    assert found.mean == pytest.approx(sum(values) / len(values))
+    assert found.questions == len(values)
+    assert found.low == pytest.approx(low, abs=0.15 * width)
+    assert found.high == pytest.approx(high, abs=0.15 * width)
+
+
+def test_the_interval_is_seeded_and_absent_where_it_says_nothing() -> None:
+    means = {str(i): float(i % 2) for i in range(20)}
+    assert bootstrap(means, 1) == bootstrap(means, 1)
+    one = bootstrap({"a": 0.5})
+    assert (one.mean, one.low, one.high, one.questions) == (0.5, None, None, 1)
+    assert bootstrap({}).mean is None
+    alike = bootstrap({"a": 0.1, "b": 0.1, "c": 0.1})
+    assert (alike.low, alike.high) == (0.1, 0.1)
+
+
+def test_two_agents_are_compared_on_what_both_have() -> None:
+    first = {"a": 0.0, "b": 0.0, "c": 1.0, "only first": 1.0}
+    second = {"c": 1.0, "b": 1.0, "a": 1.0, "only second": 0.0}
+    found = compare_paired(first, second)
+    assert found.difference == pytest.approx(2 / 3)
+    assert (found.questions, found.better, found.worse) == (3, 2, 0)
+    assert found.p_value == 0.5  # two differences of one sign: 2 of 4 patterns
+    assert compare_paired({"a": 1.0}, {"b": 1.0}).difference is None
+    assert compare_paired({"a": 1.0}, {"a": 0.0}).p_value is None
+
+
+def test_the_sign_flip_test_looks_at_every_pattern() -> None:
+    differences = [1.0, 1.0, -0.5, 0.0, 0.25, -0.25]
+    observed = abs(sum(differences))
+    patterns = list(itertools.product((-1, 1), repeat=len(differences)))
+    hits = sum(abs(sum(s * d for s, d in zip(p, differences, strict=True))) >= observed - 1e-12 for p in patterns)
+    assert sign_flip_test(differences) == pytest.approx(hits / len(patterns))
+    assert sign_flip_test([0.0, 0.0]) == 1.0
+
+
+def test_many_differences_are_flipped_at_random() -> None:
+    rng = np.random.default_rng(0)
+    mixed = rng.choice([-1.0, 0.5, 1.0], size=60)
+    signs = rng.choice([-1, 1], size=(20_000, 60))
+    plain = (np.abs(signs @ mixed) >= abs(mixed.sum()) - 1e-9).mean()
+    assert sign_flip_test(mixed) == pytest.approx(plain, abs=0.02)
+    assert sign_flip_test([1.0] * 40) < 0.001
+    assert sign_flip_test(mixed, seed=3) == sign_flip_test(mixed, seed=3)
