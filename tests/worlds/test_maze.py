@@ -461,7 +461,7 @@ def test_the_maze_trains_through_the_command_line(
     saved = [record for step in (1, 2) for record in read_lines(run / "rollouts" / f"step-{step}.jsonl")]
     assert len(saved) == 16
     assert all(record["objectives"] == 1 for record in saved)
-    assert "test questions" in call("eval", str(run), "evaluate.questions=1")
+    assert "over n questions" in call("eval", str(run), "evaluate.questions=1")
     out = tmp_path / "mazes"
     said = call("world", "maze", "--out", str(out), "--train", "3", "--test", "2", "--rendering", "cards")
     assert "train.jsonl: 3 lines" in said
