@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -25,7 +25,7 @@ def group(*turns: int, place: int = 0) -> list[Trajectory]:
 def assigned(
     trajectories: Sequence[Trajectory],
     scores: Sequence[float | None],
-    rewards: Sequence[dict[int, float | None]] | None = None,
+    rewards: Sequence[Mapping[int, float | None]] | None = None,
     size: int | None = None,
     **keywords: Any,
 ) -> Credit:
@@ -158,7 +158,7 @@ def test_a_lone_rollout_is_counted_and_warned_of() -> None:
 
 # --- gates ---------------------------------------------------------------------------------------------------------
 
-NOTES = [{1: 0.1}, {1: 0.3}, {1: 0.5}, {1: 0.9}]
+NOTES: list[Mapping[int, float | None]] = [{1: 0.1}, {1: 0.3}, {1: 0.5}, {1: 0.9}]
 
 
 @pytest.mark.parametrize(
@@ -202,8 +202,11 @@ def test_what_memory_and_outcome_paid_is_reported_apart() -> None:
 
 def test_groups_that_only_notes_pay_are_counted() -> None:
     trajectories = [*group(2, 2), *group(2, 2, place=1), *group(2, 2, place=2)]
-    rewards = [{1: 0.0}, {1: 0.4}] * 2 + [{1: 0.3}, {1: 0.3}]  # the last group is paid nothing at all
-    credit = assigned(trajectories, [0.0, 0.0, 1.0, 0.0, 0.0, 0.0], rewards, size=2)
+    rewards: list[Mapping[int, float | None]] = [{1: 0.0}, {1: 0.4}] * 2 + [
+        {1: 0.3},
+        {1: 0.3},
+    ]  # the last group is paid nothing at all
+    credit = assigned(trajectories, [0.0, 0.0, 1.0, 0.0, 0.0, 0.0], [*paid, *paid, *equal], size=2)
     assert credit.metrics["credit/memory_only_groups"] == pytest.approx(1 / 3)
 
 
