@@ -202,10 +202,8 @@ def test_what_memory_and_outcome_paid_is_reported_apart() -> None:
 
 def test_groups_that_only_notes_pay_are_counted() -> None:
     trajectories = [*group(2, 2), *group(2, 2, place=1), *group(2, 2, place=2)]
-    rewards: list[Mapping[int, float | None]] = [{1: 0.0}, {1: 0.4}] * 2 + [
-        {1: 0.3},
-        {1: 0.3},
-    ]  # the last group is paid nothing at all
+    paid: list[Mapping[int, float | None]] = [{1: 0.0}, {1: 0.4}]
+    equal: list[Mapping[int, float | None]] = [{1: 0.3}, {1: 0.3}]  # pays nothing at all
     credit = assigned(trajectories, [0.0, 0.0, 1.0, 0.0, 0.0, 0.0], [*paid, *paid, *equal], size=2)
     assert credit.metrics["credit/memory_only_groups"] == pytest.approx(1 / 3)
 
