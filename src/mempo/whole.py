@@ -6,9 +6,11 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from mempo.errors import UserError
 
 _RACES = 100
 
@@ -45,6 +47,27 @@ def one_writer(target: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+@contextmanager
+def lone_process(folder: Path, cannot: Callable[[Exception], str], busy: str) -> Iterator[Path]:
+    """One process at a time in a folder, which is made; yields the lock file. The lock goes with the process.
+
+    Raises:
+        UserError: `cannot(error)` where the folder cannot be written, `busy` where another process has it.
+    """
+    lock = folder / ".lock"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = lock.open("a")
+    except (OSError, ValueError) as error:
+        raise UserError(cannot(error)) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(busy) from None
+        yield lock
 
 
 @contextmanager

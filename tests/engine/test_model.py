@@ -12,12 +12,13 @@ from mempo.engine.model import (
     check_model_folder,
     load_codec,
     load_policy,
-    logits_at,
     model_window,
     pick_device,
     save_policy,
     wrap_policy,
 )
+from mempo.engine.plan import Target
+from mempo.engine.shared_prefix import SharedForward
 from mempo.errors import UserError
 from tests.tiny import make_codec, tiny_llama, tiny_model
 
@@ -30,8 +31,12 @@ def test_picked_logits_equal_those_of_a_plain_forward(family: str) -> None:
     policy = tiny_model(family, CODEC)
     ids = torch.tensor([[5, 6, 7, 8, 9, 10], [11, 12, 13, 0, 0, 0]])
     rows, positions = torch.tensor([0, 0, 1]), torch.tensor([2, 5, 1])
+    forward = SharedForward(policy)
+    picked = torch.zeros(3, CODEC.size)
+    asked = [(ids[0].tolist(), [Target(2, 0), Target(5, 1)]), (ids[1].tolist(), [Target(1, 2)])]
+    for slots, states in forward.run(asked):
+        picked[slots] = forward.logits(states)
     with torch.no_grad():
-        picked = logits_at(policy, ids, rows, positions)
         plain = policy.model(input_ids=ids).logits[rows, positions]
         alone = policy.model(input_ids=ids[1:, :3]).logits[0, 1]
     torch.testing.assert_close(picked, plain, rtol=0, atol=1e-5)

@@ -6,33 +6,21 @@ formulas, control characters are replaced.
 
 from __future__ import annotations
 
-import io
 import textwrap
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mempo.diagnose.captions import CAPTIONS
 from mempo.diagnose.control import CONTEXTS
 from mempo.diagnose.table import printable
-from mempo.runs.files import write_whole
+from mempo.plots import finish, new_figure, save_figure
 
-STYLE: dict[Any, Any] = {
-    "text.parse_math": False,
-    "svg.hashsalt": "mempo",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-    "font.size": 9,
-}
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7f7f7f")  # apart for colour-blind eyes too
-WIDTH_INCHES, HEIGHT_INCHES, DPI = 9.0, 4.4, 130
+WIDTH_INCHES, HEIGHT_INCHES = 9.0, 4.4
 CAPTION_SHARE, CAPTION_CHARS = 0.16, 150
 OVER_STEPS = ("curves", "collapse")
 Report = Mapping[str, Any]
@@ -44,9 +32,7 @@ def save_figures(report: Report, folder: Path) -> list[dict[str, str]]:
     made = []
     for name, draw in FIGURES.items():
         title, caption = CAPTIONS[name]
-        with rc_context(STYLE), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing")  # the run's name in a script without a font
-            figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES), dpi=DPI, layout="constrained")
+        with new_figure(WIDTH_INCHES, HEIGHT_INCHES) as figure:
             if not draw(figure, report):
                 continue
             where = printable(report["run"]) + ("" if name in OVER_STEPS else f", {report['rollouts']['file']}")
@@ -56,11 +42,7 @@ def save_figures(report: Report, folder: Path) -> list[dict[str, str]]:
             engine.set(rect=(0, CAPTION_SHARE, 1, 1 - CAPTION_SHARE))
             figure.draw_without_rendering()  # the layout once, not for every format
             figure.set_layout_engine("none")
-            files = {kind: f"{name}.{kind}" for kind in ("png", "svg")}
-            for kind, file in files.items():
-                data = io.BytesIO()
-                figure.savefig(data, format=kind, metadata={"Date": None} if kind == "svg" else None)
-                write_whole(folder / file, data.getvalue())
+            files = save_figure(figure, folder, name)
         made.append({"name": name, "title": title, "caption": caption, **files})
     return made
 
@@ -87,7 +69,7 @@ def _curves(figure: Figure, report: Report) -> bool:
     for axis, (label, names) in zip(axes, known.items(), strict=False):
         for name, colour, style in zip(names, COLOURS, ("-", "--", ":"), strict=False):
             _line(axis, curves["step"], curves[name], name.split("/")[-1], colour, style)
-        _finish(axis, "RL step", label)
+        finish(axis, "RL step", label)
     for axis in axes[len(known) :]:
         axis.set_visible(False)
     return True
@@ -112,12 +94,12 @@ def _by_turn(figure: Figure, report: Report) -> bool:
     asked = (report["control"] or {}).get("by_turn", [])
     at = [row["turn"] for row in asked]
     _line(left, at, [row["history"] for row in asked], "P(history), now", COLOURS[3], "--")
-    _finish(left, "turn", "probability of the gold answer")
+    finish(left, "turn", "probability of the gold answer")
     _line(right, turns, [row["credit_question"] for row in rows], "pool: question", COLOURS[1])
     _line(right, turns, [row["credit_turn"] for row in rows], "pool: turn", COLOURS[2])
     _line(right, turns, [row["credit"] for row in rows], "given in this run", COLOURS[0], ":")
     right.axhspan(-0.15, 0.15, color=COLOURS[4], alpha=0.12)
-    _finish(right, "turn", "mean credit (standard deviations)")
+    finish(right, "turn", "mean credit (standard deviations)")
     for axis in (left, right):
         axis.set_xticks(turns)
     return True
@@ -131,12 +113,12 @@ def _control(figure: Figure, report: Report) -> bool:
     names = [name for name in CONTEXTS if control[name] is not None]
     left.bar(range(len(names)), [control[name] for name in names], color=COLOURS[: len(names)], width=0.6)
     left.set_xticks(range(len(names)), [_CONTEXT_LABELS[name] for name in names])
-    _finish(left, f"context ({control['notes']} notes)", "P(gold answer), mean")
+    finish(left, f"context ({control['notes']} notes)", "P(gold answer), mean")
     rows = control["by_turn"]
     for name, colour in zip(CONTEXTS, COLOURS, strict=False):
         _line(right, [row["turn"] for row in rows], [row[name] for row in rows], _CONTEXT_LABELS[name], colour)
     right.set_xticks([row["turn"] for row in rows])
-    _finish(right, "turn", "P(gold answer), mean")
+    finish(right, "turn", "P(gold answer), mean")
     return True
 
 
@@ -155,12 +137,12 @@ def _credit(figure: Figure, report: Report) -> bool:
     left.set_ylim(0, 1)
     share = credit["memory_share"]
     extra = "" if share is None else f"; notes earn {share:.0%} of all |credit|"
-    _finish(left, f"which credit the group gets{extra}", "groups (share)")
+    finish(left, f"which credit the group gets{extra}", "groups (share)")
     right.bar(range(len(sides)), [kept[side] for side in sides], color=COLOURS[: len(sides)], width=0.5)
     right.set_xticks(range(len(sides)), [{"mem": "note", "base": "baseline"}[side] for side in sides])
     right.set_xlim(-0.75, max(len(sides), 1) - 0.25)
     right.set_ylim(0, 1)
-    _finish(right, f"side (threshold: {report['settings']['threshold']})", "gold tokens kept (share)")
+    finish(right, f"side (threshold: {report['settings']['threshold']})", "gold tokens kept (share)")
     return True
 
 
@@ -182,7 +164,7 @@ def _correlation(figure: Figure, report: Report) -> bool:
         if name == "note_tokens" and found["length_alike"] is not None:
             title += f", {found['length_alike']:+.2f} if equally complete"
         axis.set_title(title, fontsize=9)
-        _finish(axis, f"{label}, less pool mean", "r, less pool mean" if name == "completeness" else "")
+        finish(axis, f"{label}, less pool mean", "r, less pool mean" if name == "completeness" else "")
     return True
 
 
@@ -214,11 +196,11 @@ def _collapse(figure: Figure, report: Report) -> bool:
     for name, colour in zip(("distinct_notes", "distinct_queries", "copies", "templates"), COLOURS, strict=False):
         _line(left, steps, [row[name] for row in rows], name.replace("_", " "), colour)
     left.set_ylim(-0.03, 1.03)
-    _finish(left, "RL step", "share")
+    finish(left, "RL step", "share")
     _line(right, steps, [row["compression_across"] for row in rows], "one note a question", COLOURS[0])
     right.axhspan(0, 2, color=COLOURS[4], alpha=0.12)
     right.set_ylim(bottom=0)
-    _finish(right, "RL step", "compression, over that of the questions")
+    finish(right, "RL step", "compression, over that of the questions")
     return True
 
 
@@ -233,7 +215,7 @@ def _shares(figure: Figure, rows: Sequence[Report], names: Mapping[str, str]) ->
         _line(axis, [row["turn"] for row in rows], [row[name] for row in rows], label, colour)
     axis.set_xticks([row["turn"] for row in rows])
     axis.set_ylim(-0.03, 1.03)
-    _finish(axis, "turn", "share")
+    finish(axis, "turn", "share")
     return True
 
 
@@ -242,13 +224,6 @@ def _line(axis: Axes, xs: Sequence[Any], ys: Sequence[float | None], label: str,
     if known:
         marker = "o" if len(known) <= 20 else None
         axis.plot(*zip(*known, strict=True), style, marker=marker, markersize=3, label=label, color=colour)
-
-
-def _finish(axis: Axes, x_label: str, y_label: str) -> None:
-    axis.set_xlabel(x_label)
-    axis.set_ylabel(y_label)
-    if len(axis.get_legend_handles_labels()[0]) > 0:
-        axis.legend(frameon=False, fontsize=8)
 
 
 def _within(points: Sequence[Report], name: str) -> list[float]:

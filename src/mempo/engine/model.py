@@ -231,14 +231,6 @@ def _has_plain_head(model: PreTrainedModel) -> bool:
     return whole.shape == ours.shape and torch.allclose(whole, ours, rtol=1e-3, atol=1e-3)
 
 
-def logits_at(policy: Policy, input_ids: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Logits `[picked, vocabulary]` in float32 at `(rows, positions)` of right-padded `input_ids` `[rows, tokens]`."""
-    if not policy.plain_head:
-        return policy.model(input_ids=input_ids, use_cache=False).logits[rows, positions].float()
-    head: Any = policy.model.get_output_embeddings()
-    return head(backbone_hidden(policy.model, input_ids)[rows, positions]).float()
-
-
 def logprobs_at(
     policy: Policy,
     input_ids: torch.Tensor,

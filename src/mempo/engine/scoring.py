@@ -12,9 +12,6 @@ from mempo.engine.plan import Target
 from mempo.engine.shared_prefix import SharedForward
 from mempo.interfaces import ScoreRequest
 
-HEAD_ROWS = 2048
-"""Rows of logits that are held at once."""
-
 
 def wanted(request: ScoreRequest) -> Sequence[int]:
     """The continuation positions a request asks for."""
@@ -55,10 +52,7 @@ class LocalScorer:
             sequences.append((request.prefix_ids + request.continuation_ids, targets))
         values = np.zeros(len(next_ids))
         for slots, states in self.forward.run(sequences):
-            for at in range(0, len(slots), HEAD_ROWS):
-                some = slots[at : at + HEAD_ROWS]
-                chosen = torch.tensor([next_ids[slot] for slot in some], device=states.device)[:, None]
-                logits = self.forward.logits(states[at : at + HEAD_ROWS]) / temperature
-                values[some] = (logits.gather(1, chosen)[:, 0] - logits.logsumexp(-1)).double().cpu().numpy()
+            chosen = torch.tensor([next_ids[slot] for slot in slots], device=states.device)
+            values[slots] = self.forward.logprobs(states, chosen, temperature).double().cpu().numpy()
         ends = np.cumsum([len(wanted(request)) for request in requests]) if requests else []
         return [values[end - len(wanted(request)) : end] for request, end in zip(requests, ends, strict=True)]

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from mempo.engine.compat import Behind, CacheShape, cache_shape, keeps_everything, new_cache, states_cached
-from mempo.engine.model import Policy, backbone_hidden
+from mempo.engine.logprobs import logprobs_of_logits
+from mempo.engine.model import Policy, backbone_hidden, head_logprobs
 from mempo.engine.padding import right_padded
 from mempo.engine.plan import PlannedRow, Target, batches, masked_cost, plan_rows
 from mempo.engine.radix import Ids, RadixCache, as_ids
@@ -63,7 +64,7 @@ class SharedForward:
 
     def renew(self) -> None:
         """Forget what earlier weights computed."""
-        self.kept.renew(getattr(self.policy, "version", 0))
+        self.kept.renew(self.policy.version)
 
     @torch.no_grad()
     def run(
@@ -95,6 +96,14 @@ class SharedForward:
         self.work.head_rows += len(states)
         head: Any = self.policy.model.get_output_embeddings()
         return (head(states) if self.policy.plain_head else states).float()
+
+    def logprobs(self, states: torch.Tensor, targets: torch.Tensor, temperature: float) -> torch.Tensor:
+        """Log-probs `[picked]` of `targets` `[picked]` in float32, from what `run` gave; logits held by chunks."""
+        self.work.head_rows += len(states)
+        scale = torch.full((len(states),), temperature, device=states.device)
+        if self.policy.plain_head:
+            return head_logprobs(self.policy, states, targets, scale)[0]
+        return logprobs_of_logits(states, targets, scale, with_entropy=False)[0]
 
     def _forward(self, batch: Sequence[PlannedRow], keep: bool = False) -> tuple[list[int], torch.Tensor]:
         policy, device = self.policy, self.policy.device

@@ -6,47 +6,27 @@ Labels are drawn as plain text: `$` and backslashes in them are no formulas.
 
 from __future__ import annotations
 
-import io
-import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mempo.evaluate.compare import Report, Row
-from mempo.runs.files import write_whole
+from mempo.plots import finish, new_figure, save_figure
 
-STYLE: dict[Any, Any] = {
-    "text.parse_math": False,
-    "svg.hashsalt": "mempo",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-    "font.size": 9,
-}
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")  # apart for colour-blind eyes
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-WIDTH_INCHES, HEIGHT_INCHES, DPI = 8.0, 4.2, 130
+WIDTH_INCHES, HEIGHT_INCHES = 8.0, 4.2
 
 
 def save_figures(report: Report, folder: Path) -> list[str]:
     """Draw every figure that has something to show; names of the files made."""
     made = []
     for name, draw in FIGURES.items():
-        with rc_context(STYLE), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing")  # a label in a script without a font
-            figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES), dpi=DPI, layout="constrained")
-            if not draw(figure, report):
-                continue
-            for kind in ("png", "svg"):
-                data = io.BytesIO()
-                figure.savefig(data, format=kind, metadata={"Date": None} if kind == "svg" else None)
-                write_whole(folder / f"{name}.{kind}", data.getvalue())
-                made.append(f"{name}.{kind}")
+        with new_figure(WIDTH_INCHES, HEIGHT_INCHES) as figure:
+            if draw(figure, report):
+                made += save_figure(figure, folder, name).values()
     return made
 
 
@@ -55,7 +35,7 @@ def _quality(figure: Figure, report: Report) -> bool:
     drawn = [_against_objectives(axis, report, name, 100) for axis, name in ((left, "em"), (right, "f1"))]
     for axis, label in ((left, "exact match (%)"), (right, "F1 (%)")):
         axis.set_ylim(-3, 103)
-        _finish(axis, "objectives", label)
+        finish(axis, "objectives", label)
     return any(drawn)
 
 
@@ -63,7 +43,7 @@ def _peak(figure: Figure, report: Report) -> bool:
     axis = figure.subplots()
     drawn = _against_objectives(axis, report, "peak_context_tokens", 1)
     axis.set_ylim(bottom=0)
-    _finish(axis, "objectives", "peak context (tokens)")
+    finish(axis, "objectives", "peak context (tokens)")
     return drawn
 
 
@@ -83,7 +63,7 @@ def _tokens_quality(figure: Figure, report: Report) -> bool:
                 drawn = True
         axis.set_xlim(left=0)
         axis.set_ylim(-3, 106)
-        _finish(axis, f"{'total' if name == 'total_tokens' else 'peak context'} tokens", "exact match (%)")
+        finish(axis, f"{'total' if name == 'total_tokens' else 'peak context'} tokens", "exact match (%)")
     figure.suptitle("numbers at the points: objectives", fontsize=8, color="#333333")
     return drawn
 
@@ -121,13 +101,6 @@ def _mean(row: Row, name: str) -> float | None:
 
 def _colour(n: int) -> str:
     return COLOURS[n % len(COLOURS)]
-
-
-def _finish(axis: Axes, x_label: str, y_label: str) -> None:
-    axis.set_xlabel(x_label)
-    axis.set_ylabel(y_label)
-    if axis.get_legend_handles_labels()[0]:
-        axis.legend(frameon=False, fontsize=8)
 
 
 FIGURES: dict[str, Callable[[Figure, Report], bool]] = {

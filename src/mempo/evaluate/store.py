@@ -18,7 +18,6 @@ rollout that infrastructure spoiled is made again.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +35,7 @@ from mempo.question import Question
 from mempo.runs.append import Key
 from mempo.runs.files import write_whole
 from mempo.runs.folder import changed_keys
+from mempo.whole import lone_process
 
 FREE_KEYS = (
     "output",
@@ -75,18 +75,11 @@ class EvalFolder:
         Raises:
             UserError: another process has it, or the folder cannot be written.
         """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            file = (self.path / ".lock").open("a")
-        except (OSError, ValueError) as error:
-            raise UserError(f"--out {str(self.path)!r} cannot be written ({error}); choose another folder") from error
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UserError(
-                    f"another process evaluates into {self.path}; wait for it, or choose another --out"
-                ) from None
+        with lone_process(
+            self.path,
+            lambda error: f"--out {str(self.path)!r} cannot be written ({error}); choose another folder",
+            f"another process evaluates into {self.path}; wait for it, or choose another --out",
+        ):
             yield
 
     def refuse_changes(self, config: Mapping[str, Any], identity: Mapping[str, Any]) -> None:

@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -27,7 +26,7 @@ import yaml
 
 from mempo.errors import UserError
 from mempo.runs.files import append_line, dump_line, read_lines, write_whole
-from mempo.whole import remove_whole, whole_folder
+from mempo.whole import lone_process, remove_whole, whole_folder
 
 _CHECKPOINT = re.compile(r"(sft|rl)-(\d+)")
 
@@ -83,19 +82,11 @@ class RunFolder:
         Raises:
             UserError: another process has it, or the folder cannot be written.
         """
-        lock = self.path / ".lock"
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            file = lock.open("a")
-        except (OSError, ValueError) as error:
-            raise UserError(f"output {str(self.path)!r} cannot be written ({error}); set another output=…") from error
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UserError(
-                    f"another process is at work in {self.path}; wait for it, or set another output=…"
-                ) from None
+        with lone_process(
+            self.path,
+            lambda error: f"output {str(self.path)!r} cannot be written ({error}); set another output=…",
+            f"another process is at work in {self.path}; wait for it, or set another output=…",
+        ) as lock:
             try:
                 yield
             finally:

@@ -1,0 +1,57 @@
+"""How figures look and how they are saved, for every report that draws some. Drawn without a display.
+
+Texts are drawn as they are: `$` and backslashes in them are no formulas.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mempo.runs.files import write_whole
+
+STYLE: dict[Any, Any] = {
+    "text.parse_math": False,
+    "svg.hashsalt": "mempo",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "font.size": 9,
+}
+DPI = 130
+KINDS = ("png", "svg")
+
+
+@contextmanager
+def new_figure(width_inches: float, height_inches: float) -> Iterator[Figure]:
+    """A figure in our style, for drawing and saving inside the block."""
+    with rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a name in a script without a font
+        yield Figure(figsize=(width_inches, height_inches), dpi=DPI, layout="constrained")
+
+
+def save_figure(figure: Figure, folder: Path, name: str) -> dict[str, str]:
+    """Write the figure as PNG and SVG, the same bytes every time; `{kind: file name}`."""
+    files = {kind: f"{name}.{kind}" for kind in KINDS}
+    for kind, file in files.items():
+        data = io.BytesIO()
+        figure.savefig(data, format=kind, metadata={"Date": None} if kind == "svg" else None)
+        write_whole(folder / file, data.getvalue())
+    return files
+
+
+def finish(axis: Axes, x_label: str, y_label: str) -> None:
+    """Label an axis, with a legend where anything has a label."""
+    axis.set_xlabel(x_label)
+    axis.set_ylabel(y_label)
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(frameon=False, fontsize=8)
