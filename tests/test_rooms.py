@@ -41,8 +41,8 @@ FLOORS: list[list[str]] = [
     ],
     ["tools", "engine"],
     ["agent"],
-    ["demos", "evaluate", "train", "diagnose", "cluster"],
-    ["view", "config", "build", "cold_start", "evaluation", "rescoring", "pipeline", "diagnose_run", "cli"],
+    ["demos", "evaluate", "train", "diagnose", "cluster_settings"],
+    ["view", "config", "build", "cold_start", "evaluation", "rescoring", "pipeline", "diagnose_run", "cluster", "cli"],
 ]
 PLACE = {room: (floor, n) for floor, rooms in enumerate(FLOORS) for n, room in enumerate(rooms)}
 

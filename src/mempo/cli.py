@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from mempo.cluster.commands import cluster_app
 from mempo.errors import UserError
 from mempo.retrieval.commands import index_app
 
@@ -16,6 +17,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 world_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Write the corpus and questions of a world.")
 app.add_typer(index_app, name="index")
 app.add_typer(world_app, name="world")
+app.add_typer(cluster_app, name="cluster")
 
 Source = Annotated[str, typer.Argument(help="A recipe, a YAML file, or a run folder.", show_default=False)]
 Overrides = Annotated[

@@ -9,6 +9,7 @@ import asyncio
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
 
@@ -26,10 +27,26 @@ from mempo.rewards.probe_check import CheckNotes, check_notes, note_of_gold
 from mempo.tokens import Codec
 from mempo.train.sft import RowSource, demo_rows, mixed_batches, probe_row, take
 from mempo.train.toy import toy_codec, with_warmup
-from mempo.trajectory import StopReason
+from mempo.trajectory import Row, StopReason
+
+
+@dataclass(frozen=True)
+class Demonstrations:
+    """The expert's episodes, their training rows, and rows that ask a note for the answer."""
+
+    demos: list[Demo]
+    rows: list[Row]
+    probes: list[Row]
 
 
 def sft_rows(config: Config, data: Data, agent: Agent, console: Console) -> RowSource:
+    """The rows of every step of SFT."""
+    found = demonstrations(config, data, agent, console)
+    rows_at = mixed_batches(found.rows, found.probes, config.sft, config.seed)
+    return with_warmup(rows_at, agent.renderer.codec, config.toy, config.seed) if config.toy else rows_at
+
+
+def demonstrations(config: Config, data: Data, agent: Agent, console: Console) -> Demonstrations:
     """Let the expert play the training questions through the real tools and turn its episodes into rows.
 
     A share of the episodes is played in the full context, so that a long history is no foreign text to the policy.
@@ -62,8 +79,7 @@ def sft_rows(config: Config, data: Data, agent: Agent, console: Console) -> RowS
     rows = demo_rows(demos)
     counts = f"{len(demos)} episodes, {len(rows)} rows, {len(probes)} probe samples"
     console.print(f"demonstrations: {counts}", highlight=False)
-    rows_at = mixed_batches(rows, probes, settings, config.seed)
-    return with_warmup(rows_at, codec, config.toy, config.seed) if config.toy else rows_at
+    return Demonstrations(demos, rows, probes)
 
 
 def notes_to_check(config: Config, data: Data, agent: Agent) -> list[CheckNotes]:

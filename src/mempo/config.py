@@ -16,6 +16,7 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from mempo.agent import LimitSettings
+from mempo.cluster_settings import ClusterSettings
 from mempo.context import is_known_context
 from mempo.credit import CreditSettings
 from mempo.engine.model import ModelSettings
@@ -134,6 +135,8 @@ class Config(Settings):
     evaluate: EvalSettings = EvalSettings()
     server: ServerSettings | None = None
     """A model behind an OpenAI-compatible server to evaluate, instead of model.path or toy."""
+    cluster: ClusterSettings | None = None
+    """A run of verl on GPU nodes (`mempo cluster launch`, docs/cluster.md) instead of one in this process."""
 
     @model_validator(mode="before")
     @classmethod

@@ -62,10 +62,15 @@ def answer_facts(answer: AnswerScore | None) -> dict[str, Any]:
     }
 
 
+def known(measures: Mapping[str, float | None]) -> dict[str, float]:
+    """Measures that have a value."""
+    return {name: value for name, value in measures.items() if value is not None}
+
+
 def mean(values: Iterable[float | None]) -> float | None:
     """Mean of what is known; None when nothing is."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    found = [value for value in values if value is not None]
+    return sum(found) / len(found) if found else None
 
 
 def aggregate(facts: Sequence[Facts], stops: Sequence[StopReason]) -> dict[str, float | None]:

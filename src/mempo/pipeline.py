@@ -75,6 +75,11 @@ def train(resolved: Resolved, resume: bool, console: Console) -> Path:
 def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -> Path:
     config, began = resolved.config, time.monotonic()
     credit_of_user, score_of_user = custom_credit(config), custom_score(config)
+    if config.cluster is not None and config.rl.steps:
+        raise UserError(
+            f"this configuration is for {config.cluster.gpus} GPUs under verl (cluster.*); start it with mempo cluster "
+            "launch, or set cluster=null to train in this process"
+        )
     if config.server is not None:
         raise UserError("a model behind a server cannot be trained; set server=null and model.path, or use mempo eval")
     if not config.model.path and config.toy is None:
@@ -99,7 +104,7 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
     if config.model.lora and policy.adapter is None:
         policy = add_lora(policy, config.model.lora, config.seed, _lasting(config.model.path))
     run.begin(resolved.plain(), resume)  # not earlier: a start that failed leaves nothing to resume
-    run.refuse_other_data(_fingerprints(data), resume)
+    run.refuse_other_data(fingerprints(data), resume)
     if resume:
         stage, step = (newest.stage, newest.step) if newest else (STAGES[0], 0)
         run.forget_after(stage, step, STAGES)
@@ -155,7 +160,7 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
     return run.path
 
 
-def _fingerprints(data: Data) -> dict[str, str]:
+def fingerprints(data: Data) -> dict[str, str]:
     """What the questions and the corpus are, so that a resumed run cannot go on with others."""
     found = {}
     for name, questions in (("training questions", data.train), ("test questions", data.test)):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import mempo.train.rl
+import mempo.train.judge
 from mempo.errors import UserError
 from mempo.runs.folder import RunFolder
 from mempo.train.state import Rescue
@@ -44,7 +44,7 @@ def test_whole_steps_are_saved_and_half_ones_are_not() -> None:
 @pytest.mark.slow
 def test_a_run_that_fails_goes_on_from_the_last_whole_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run(tmp_path / "whole")
-    score = mempo.train.rl.outcome_score
+    score = mempo.train.judge.outcome_score
     calls = 0
 
     def dies(*arguments: object) -> object:
@@ -55,7 +55,7 @@ def test_a_run_that_fails_goes_on_from_the_last_whole_step(tmp_path: Path, monke
         return score(*arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(mempo.train.rl, "outcome_score", dies)
+        patch.setattr(mempo.train.judge, "outcome_score", dies)
         with pytest.raises(UserError, match="the judge is gone"):
             run(tmp_path / "failed")
     assert [(c.stage, c.step) for c in RunFolder(tmp_path / "failed").checkpoints() if c.stage == "rl"] == [

@@ -1,9 +1,9 @@
 """Reinforcement learning: the main loop.
 
-Follow a token: a question (`rollout_jobs`) is rolled out (`run_rollouts`), every rollout gets one score
-(`outcome_score`), every note its memory reward (`score_notes`), both become one advantage per generated token
-(`assign_credit`), the turns become training rows (`rows_of`), and one optimizer step goes over all rows of a batch of
-questions (`Updater.rl_step`).
+Follow a token: a question (`rollout_jobs`) is rolled out (`run_rollouts`), and judged (`judge_rollouts`): every rollout
+gets one score (`outcome_score`), every note its memory reward (`score_notes`), both become one advantage per generated
+token (`assign_credit`). Then the turns become training rows (`rows_of`), and one optimizer step goes over all rows of a
+batch of questions (`Updater.rl_step`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from mempo.engine.update import TrainRow, Updater
 from mempo.errors import UserError
 from mempo.interfaces import Sampler, Scorer
 from mempo.loss import LossSettings
-from mempo.measures import aggregate, rollout_facts
 from mempo.question import Question
-from mempo.rewards.memory import MemorySettings, score_notes
-from mempo.rewards.outcome import CustomScore, OutcomeSettings, outcome_score
+from mempo.rewards.memory import MemorySettings
+from mempo.rewards.outcome import CustomScore, OutcomeSettings
 from mempo.runs.folder import RunFolder
 from mempo.runs.rollouts import save_rollouts
 from mempo.settings import Settings
-from mempo.train.credit import Credit, assign_credit
+from mempo.train.credit import Credit
+from mempo.train.judge import Judge, judge_rollouts
 from mempo.train.progress import StageProgress
 from mempo.train.sft import take
 from mempo.train.state import Rescue, last_checkpoint, load_optimizer_state, save_state
@@ -104,6 +104,18 @@ class RlSetup:
     custom_credit: CustomCredit | None = None
     reference: Scorer | None = None
 
+    def judge(self, memory_signal: bool) -> Judge:
+        return Judge(
+            outcome=self.outcome,
+            memory=self.memory,
+            credit=self.credit,
+            codec=self.agent.renderer.codec,
+            window_tokens=self.updater.policy.window,
+            memory_signal=memory_signal,
+            custom_score=self.custom_score,
+            custom_credit=self.custom_credit,
+        )
+
 
 def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Console) -> None:
     """Run the steps that are left; a resumed run does what an unbroken one would have done.
@@ -113,6 +125,7 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
     """
     check_questions(setup.questions, settings)
     updater, policy = setup.updater, setup.updater.policy
+    judge = setup.judge(settings.memory_signal)
     resumed = last_checkpoint(run, "rl")
     done = load_optimizer_state(resumed, updater.optimizer) if resumed else 0
 
@@ -128,59 +141,25 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
             refuse_all_errors(trajectories)
             clock.lap("rollout")
 
-            outcomes = [
-                outcome_score(question, trajectory, setup.outcome, setup.custom_score)
-                for question, trajectory in zip(questions, trajectories, strict=True)
-            ]
-            notes = [[] for _ in trajectories]
-            if settings.memory_signal:
-                codec = setup.agent.renderer.codec
-                notes = score_notes(
-                    questions, trajectories, codec, setup.scorer, setup.memory, policy.window, setup.reference
-                )
+            judged = judge_rollouts(
+                judge, questions, trajectories, settings.rollouts_per_question, setup.scorer, setup.reference
+            )
             clock.lap("memory_reward")
 
-            credit = assign_credit(
-                trajectories,
-                outcomes,
-                notes,
-                settings.rollouts_per_question,
-                setup.credit,
-                setup.memory,
-                setup.custom_credit,
-            )
             lr = learning_rate(settings.optim, step, settings.steps)
             rescue.updating()
-            updates = update_policy(updater, trajectories, credit, settings, lr)
+            updates = update_policy(updater, trajectories, judged.credit, settings, lr)
             clock.lap("update")
 
-            facts = [
-                rollout_facts(question, trajectory, outcome, scored)
-                for question, trajectory, outcome, scored in zip(questions, trajectories, outcomes, notes, strict=True)
-            ]
-            stops = [trajectory.stop for trajectory in trajectories]
-            metrics = {**aggregate(facts, stops), **credit.metrics, **updates, **clock.seconds}
+            metrics = {**judged.metrics, **updates, **clock.seconds}
             if settings.log_rollouts_every and (step + 1) % settings.log_rollouts_every == 0:
-                credited = with_credit(facts, credit)
-                save_rollouts(run.rollouts(step + 1), trajectories, credited, credit.tokens)
+                save_rollouts(run.rollouts(step + 1), trajectories, judged.credited_facts(), judged.credit.tokens)
             run.log("rl", step + 1, metrics)
             progress.step(step + 1, metrics)
             due = (step + 1) % settings.save_every == 0 or step + 1 == settings.steps
             if due:
                 save(step + 1)
             rescue.finished(step + 1, saved=due)
-
-
-def with_credit(facts: Sequence[Mapping[str, Any]], credit: Credit) -> list[dict[str, Any]]:
-    """Facts for the rollout file with the `advantage` of the outcome, and of each note (None: it earned none)."""
-    return [
-        {
-            **fact,
-            "advantage": outcome,
-            "notes": [{**note, "advantage": by_turn.get(note["turn"])} for note in fact["notes"]],
-        }
-        for fact, outcome, by_turn in zip(facts, credit.outcome, credit.memory, strict=True)
-    ]
 
 
 def check_questions(questions: Sequence[Question], settings: RlSettings) -> None:

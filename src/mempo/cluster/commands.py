@@ -1,0 +1,158 @@
+"""`mempo cluster`: training on stock verl. Each command imports what it needs, so that `--help` is quick."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+cluster_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Train on verl and Ray (docs/cluster.md).")
+
+
+def console() -> Console:
+    """A terminal as it is; elsewhere wide enough for the tables."""
+    found = Console()
+    return found if found.is_terminal else Console(width=max(found.width, 120))
+
+
+Source = Annotated[str, typer.Argument(help="A recipe, a YAML file, or a run folder.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE...", help="Settings that win over the file.", show_default=False),
+]
+Address = Annotated[
+    str | None,
+    typer.Option("--address", help="A Ray cluster that runs already: auto, host:6379, ray://host:10001."),
+]
+
+
+@cluster_app.command("doctor")
+def doctor(source: Source, overrides: Overrides = None, address: Address = None) -> None:
+    """Check versions, GPUs, model, questions and the retrieval service; exit code 1 when something is missing."""
+    from mempo.cluster.doctor import all_checks
+    from mempo.cluster.machine import Machine
+    from mempo.config import resolve
+
+    failed = False
+    for check in all_checks(resolve(source, overrides or ()), Machine(), address):
+        typer.echo(check.line)
+        failed |= check.status == "fail"
+    if failed:
+        raise typer.Exit(1)
+
+
+@cluster_app.command("launch")
+def launch(
+    source: Source,
+    overrides: Overrides = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print verl's configuration and stop.")] = False,
+    address: Address = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in the output folder, from its last checkpoint.")
+    ] = False,
+    skip_checks: Annotated[
+        bool, typer.Option("--skip-checks", help="Do not look at versions, GPUs and services before.")
+    ] = False,
+) -> None:
+    """Train with reinforcement learning on verl. On several nodes the output folder must be the same on all."""
+    from mempo.config import resolve
+
+    resolved = resolve(source, overrides or ())
+    if dry_run:
+        from mempo.cluster.launch import dry_run as printed
+
+        typer.echo(printed(resolved, address), nl=False)
+        return
+    from mempo.cluster.launch import launch as run_launch
+
+    code = run_launch(resolved, console(), address=address, resume=resume, skip_checks=skip_checks)
+    if code:
+        raise typer.Exit(code)
+
+
+@cluster_app.command("convert")
+def convert(
+    checkpoint: Annotated[
+        Path,
+        typer.Argument(
+            help="global_step_N, its actor folder, or the folder of all steps (the last).", show_default=False
+        ),
+    ],
+    out: Annotated[Path, typer.Argument(help="The model folder to write; it must not exist.", show_default=False)],
+    config: Annotated[
+        Path | None, typer.Option("--config", help="The configuration to keep beside it; default: that of the run.")
+    ] = None,
+    own_run: Annotated[
+        bool,
+        typer.Option("--own-run", help="The run was one of your own: load its shards, which are pickles."),
+    ] = False,
+) -> None:
+    """Turn a checkpoint of verl into a model folder for mempo eval."""
+    from mempo.cluster.convert import convert as run_conversion
+
+    run_conversion(checkpoint, out, config, own_run, console())
+
+
+@cluster_app.command("sft-data")
+def sft_data(
+    source: Annotated[str, typer.Argument(help="A recipe, a YAML file, or a run folder.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", help="The folder to write; it must not exist.", show_default=False)],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE...", help="Settings that win over the file.", show_default=False),
+    ] = None,
+) -> None:
+    """Write demonstrations of the scripted expert for verl's SFT trainer, with a configuration that starts it."""
+    from mempo.cluster.sft_data import write_sft_data
+    from mempo.config import resolve
+
+    write_sft_data(resolve(source, overrides or ()).config, out, console())
+
+
+@cluster_app.command("plan")
+def plan(
+    source: Annotated[
+        str | None, typer.Argument(help="A recipe, a YAML file, or a run folder to plan.", show_default=False)
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="A folder with config.json, or a name such as Qwen2.5-7B.")
+    ] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", help="GPUs of all nodes.")] = None,
+    gpu_memory: Annotated[float | None, typer.Option("--gpu-memory", help="Of each, in GB.")] = None,
+    context: Annotated[int | None, typer.Option("--context", help="Tokens that one step may see and write.")] = None,
+    questions: Annotated[int | None, typer.Option("--questions", help="Of a step.")] = None,
+    rollouts: Annotated[int | None, typer.Option("--rollouts", help="Per question.")] = None,
+    turns: Annotated[int | None, typer.Option("--turns", help="Of a rollout.")] = None,
+    turn_tokens: Annotated[int | None, typer.Option("--turn-tokens", help="Written in one turn.")] = None,
+    lora: Annotated[int | None, typer.Option("--lora", help="Rank of adapters; none: all weights are trained.")] = None,
+    engine: Annotated[str | None, typer.Option("--engine", help="vllm or sglang.")] = None,
+    assume: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any number of the plan (docs/cluster.md), repeatable."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Plan a run on paper: memory of a GPU, tokens and time of a step, retrieval replicas."""
+    import json
+
+    from mempo.cluster import plan as planning
+    from mempo.cluster.plan_settings import plan_settings, settings_of_config
+    from mempo.config import resolve
+
+    given = {} if source is None else settings_of_config(resolve(source).config)
+    named = {"model": model, "gpus": gpus, "gpu_memory_gb": gpu_memory, "context_tokens": context, "lora_rank": lora}
+    named |= {
+        "questions": questions,
+        "rollouts": rollouts,
+        "turns": turns,
+        "turn_tokens": turn_tokens,
+        "engine": engine,
+    }
+    given |= {key: value for key, value in named.items() if value is not None}
+    made = planning.make_plan(plan_settings(given | planning.parse_assumptions(assume or ())))
+    if as_json:
+        typer.echo(json.dumps(planning.as_json(made), indent=1))
+    else:
+        console().print(planning.plan_tables(made))

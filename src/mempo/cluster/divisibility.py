@@ -1,0 +1,223 @@
+"""What must divide, or be large enough, for verl to run a configuration: the equation, the numbers, a value that works.
+
+verl finds most of these after minutes, when its workers are up; here they are found before anything starts. Refusals
+come one at a time, in the order in which a person would mend them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mempo.cluster_settings import ClusterSettings
+from mempo.config import Config
+from mempo.errors import ConfigError
+
+AGENT_WORKERS = 8
+MAX_LORA_RANK = 512
+"""The largest that vLLM serves."""
+PROBE_FRAME_TOKENS = 64
+"""Tags and thought of a probe, in round figures; what the gold answer takes comes on top."""
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """What a model's config.json says of its size; None where it does not."""
+
+    heads: int | None = None
+    key_value_heads: int | None = None
+    window_tokens: int | None = None
+
+    @classmethod
+    def of(cls, found: Any) -> ModelShape:
+        """From the contents of config.json, or a Hugging Face configuration object."""
+        get = found.get if isinstance(found, dict) else lambda name: getattr(found, name, None)
+        heads = get("num_attention_heads")
+        return cls(heads, get("num_key_value_heads") or heads, get("max_position_embeddings"))
+
+
+def model_shape(path: str | None) -> ModelShape:
+    """The shape of a model in a local folder; of a hub name nothing is known without asking the hub."""
+    file = Path(path or "") / "config.json"
+    if path is None or not file.is_file():
+        return ModelShape()
+    try:
+        found = json.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{file} is damaged ({error})") from error
+    return ModelShape.of(found) if isinstance(found, dict) else ModelShape()
+
+
+def agent_workers(config: Config, settings: ClusterSettings) -> int:
+    """Processes that play rollouts: what is set, or as many as have something to do."""
+    return settings.agent_workers or min(AGENT_WORKERS, config.rl.questions_per_step)
+
+
+def server_window_tokens(config: Config, settings: ClusterSettings) -> int:
+    """`rollout.max_model_len`. SGLang keeps a token of it free, which would be missing from the last reply."""
+    return config.limits.max_context_tokens + (settings.engine == "sglang")
+
+
+def check_divides(config: Config, shape: ModelShape | None = None) -> None:
+    """Refuse a configuration that verl could not run on these machines.
+
+    Raises:
+        ConfigError: the equation with its numbers, and a value that works.
+    """
+    settings, shape = config.cluster or ClusterSettings(), shape or ModelShape()
+    for check in (_servers, _shared_rows, _heads, _batch, _tokens, _window, _adapter):
+        check(config, settings, shape)
+
+
+def check_enough_questions(config: Config, questions: int) -> None:
+    """Refuse a batch that is larger than the data: verl drops what is left over, so there would be no batch at all.
+
+    Raises:
+        ConfigError: both numbers and a value that works.
+    """
+    batch, updates = config.rl.questions_per_step, config.rl.updates_per_step
+    if questions < batch:
+        works = questions - questions % updates
+        remedy = f"set rl.questions_per_step={works}" if works else "set rl.updates_per_step=1"
+        raise ConfigError(
+            f"training questions >= rl.questions_per_step does not hold: {questions} < {batch}; bring more questions, "
+            f"or {remedy}"
+        )
+
+
+def _servers(config: Config, settings: ClusterSettings, shape: ModelShape) -> None:
+    tensor, gpus, nodes = settings.tensor_parallel, settings.gpus_per_node, settings.nodes
+    if settings.gpus % tensor:
+        raise ConfigError(
+            "cluster.nodes * cluster.gpus_per_node must be a multiple of cluster.tensor_parallel: "
+            f"{nodes} * {gpus} % {tensor} = {settings.gpus % tensor}; "
+            f"set cluster.tensor_parallel={_fitting(tensor, lambda n: _lies_whole(n, gpus, nodes))}"
+        )
+    if not _lies_whole(tensor, gpus, nodes):
+        raise ConfigError(
+            "a rollout server lies within a node or takes whole nodes, so cluster.tensor_parallel divides "
+            f"cluster.gpus_per_node or is a multiple of it: {gpus} % {tensor} = {gpus % tensor}; "
+            f"set cluster.tensor_parallel={_fitting(tensor, lambda n: _lies_whole(n, gpus, nodes))}"
+        )
+
+
+def _shared_rows(config: Config, settings: ClusterSettings, shape: ModelShape) -> None:
+    parallel = settings.sequence_parallel
+    if settings.gpus % parallel:
+        raise ConfigError(
+            "cluster.nodes * cluster.gpus_per_node must be a multiple of cluster.sequence_parallel: "
+            f"{settings.nodes} * {settings.gpus_per_node} % {parallel} = {settings.gpus % parallel}; "
+            f"set cluster.sequence_parallel={_fitting(parallel, lambda n: settings.gpus % n == 0)}"
+        )
+    if parallel > 1 and config.model.attention != "flash_attention_2":
+        raise ConfigError(
+            f"cluster.sequence_parallel {parallel} needs rows without padding, which only flash attention reads; set "
+            f"model.attention=flash_attention_2 (now {config.model.attention}), or cluster.sequence_parallel=1"
+        )
+
+
+def _heads(config: Config, settings: ClusterSettings, shape: ModelShape) -> None:
+    heads, pairs = shape.heads, shape.key_value_heads
+    if heads is None or pairs is None:
+        return
+
+    def shared(n: int) -> bool:
+        return heads % n == 0 and (pairs % n == 0 or n % pairs == 0)
+
+    for name, value, divides in (
+        ("tensor_parallel", settings.tensor_parallel, _within(settings, shared)),
+        ("sequence_parallel", settings.sequence_parallel, lambda n: shared(n) and settings.gpus % n == 0),
+    ):
+        if not shared(value):
+            if heads % value:
+                equation = f"the model's {heads} attention heads must be a multiple of cluster.{name}"
+                numbers = f"{heads} % {value} = {heads % value}"
+            else:
+                equation = f"cluster.{name} must divide the model's {pairs} key-value heads or be a multiple of them"
+                numbers = f"{pairs} % {value} = {pairs % value}"
+            raise ConfigError(f"{equation}: {numbers}; set cluster.{name}={_fitting(value, divides)}")
+
+
+def _batch(config: Config, settings: ClusterSettings, shape: ModelShape) -> None:
+    rl = config.rl
+    if rl.steps < 1:
+        raise ConfigError("rl.steps is 0, so there is nothing to do on a cluster; set rl.steps")
+    if rl.rollouts_per_question < 2:
+        raise ConfigError(
+            f"rl.rollouts_per_question >= 2 does not hold: {rl.rollouts_per_question}; a rollout has only its group to "
+            "be compared with; set rl.rollouts_per_question=16"
+        )
+    ranks = settings.gpus // settings.sequence_parallel
+    questions = rl.questions_per_step // rl.updates_per_step
+    rollouts = questions * rl.rollouts_per_question
+    if rollouts < ranks:
+        needed = -(-ranks // questions)
+        raise ConfigError(
+            "an update needs a rollout for every data-parallel rank: rl.questions_per_step / rl.updates_per_step * "
+            f"rl.rollouts_per_question >= GPUs / cluster.sequence_parallel does not hold: {rl.questions_per_step} / "
+            f"{rl.updates_per_step} * {rl.rollouts_per_question} = {rollouts} < {ranks}; "
+            f"set rl.rollouts_per_question={needed}"
+        )
+    workers = agent_workers(config, settings)
+    if workers > rl.questions_per_step:
+        raise ConfigError(
+            "questions go whole to one worker, so cluster.agent_workers <= rl.questions_per_step must hold: "
+            f"{workers} > {rl.questions_per_step}; set cluster.agent_workers={rl.questions_per_step}"
+        )
+
+
+def _tokens(config: Config, settings: ClusterSettings, shape: ModelShape) -> None:
+    row, parallel = config.limits.max_context_tokens, settings.sequence_parallel
+    probe = PROBE_FRAME_TOKENS + config.memory.probe.max_gold_tokens if config.rl.memory_signal else 0
+    of_probe = f" + memory.probe.max_gold_tokens + {PROBE_FRAME_TOKENS}" if probe else ""
+    scores = config.rl.memory_signal or config.rl.loss.kl != "none" or settings.recompute_logprobs
+    if settings.micro_batch_tokens * parallel < row:
+        works = row if settings.score_batch_tokens or not scores else row + probe
+        raise ConfigError(
+            "a row must fit into a micro-batch: cluster.micro_batch_tokens * cluster.sequence_parallel >= "
+            f"limits.max_context_tokens does not hold: {settings.micro_batch_tokens} * {parallel} < {row}; "
+            f"set cluster.micro_batch_tokens={-(-works // parallel)}"
+        )
+    if scores and settings.scored_tokens < row + probe:
+        given = settings.score_batch_tokens or settings.micro_batch_tokens
+        raise ConfigError(
+            "a row must fit into a scoring pass: cluster.score_batch_tokens * cluster.sequence_parallel >= "
+            f"limits.max_context_tokens{of_probe} does not hold: {given} * {parallel} < {row + probe}; "
+            f"set cluster.score_batch_tokens={-(-(row + probe) // parallel)}"
+        )
+
+
+def _window(config: Config, settings: ClusterSettings, shape: ModelShape) -> None:
+    needed, window = server_window_tokens(config, settings), shape.window_tokens
+    if window is not None and needed > window:
+        spare = needed - config.limits.max_context_tokens
+        why = " + 1 (SGLang keeps a token free)" if spare else ""
+        raise ConfigError(
+            f"limits.max_context_tokens{why} <= the model's window does not hold: {needed} > {window}; "
+            f"set limits.max_context_tokens={window - spare}"
+        )
+
+
+def _adapter(config: Config, settings: ClusterSettings, shape: ModelShape) -> None:
+    lora = config.model.lora
+    if lora is not None and settings.engine == "vllm" and lora.rank > MAX_LORA_RANK:
+        raise ConfigError(
+            f"model.lora.rank <= {MAX_LORA_RANK} does not hold: {lora.rank}, and vLLM serves no larger adapter; set "
+            f"model.lora.rank={MAX_LORA_RANK}, or cluster.engine=sglang"
+        )
+
+
+def _lies_whole(size: int, gpus: int, nodes: int) -> bool:
+    return gpus % size == 0 or (size % gpus == 0 and nodes % (size // gpus) == 0)
+
+
+def _within(settings: ClusterSettings, also: Callable[[int], bool]) -> Callable[[int], bool]:
+    return lambda n: also(n) and _lies_whole(n, settings.gpus_per_node, settings.nodes)
+
+
+def _fitting(wanted: int, works: Callable[[int], bool]) -> int:
+    """The largest number up to `wanted` that works; 1 always does."""
+    return next((n for n in range(wanted, 0, -1) if works(n)), 1)

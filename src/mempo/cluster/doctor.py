@@ -1,0 +1,220 @@
+"""`mempo cluster doctor`: is everything here that a run of this configuration needs? One line a check."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from mempo.build import load_data, make_agent
+from mempo.cluster.divisibility import check_divides, check_enough_questions
+from mempo.cluster.machine import Machine
+from mempo.cluster.verl_config import TRAINER, check_for_cluster, verl_config
+from mempo.cluster.verl_keys import unlisted
+from mempo.cluster_settings import ClusterSettings
+from mempo.config import Config, Resolved
+from mempo.engine.lora import is_adapter_folder
+from mempo.engine.model import check_model_folder, load_codec
+from mempo.errors import UserError
+
+GIB = 1 << 30
+PLUGIN = "mempo.cluster.plugin"
+ENGINES = {"vllm": "0.24.0", "sglang": "0.5.12"}
+"""The versions that verl 0.9.1 names in its extras."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """`fact`: what was found. `remedy`: what to do, where it is not `ok`."""
+
+    name: str
+    status: Literal["ok", "warn", "fail"]
+    fact: str
+    remedy: str = ""
+
+    @property
+    def line(self) -> str:
+        remedy = f"; {self.remedy}" if self.remedy else ""
+        return f"{self.status:<4}  {self.name}: {self.fact}{remedy}"
+
+
+def quick_checks(resolved: Resolved, machine: Machine, address: str | None) -> Iterator[Check]:
+    """What takes no time: before a launch. It raises nothing: a refusal is a check that fails."""
+    config = resolved.config
+    yield _tried("configuration", lambda: _composes(resolved))
+    yield from _own_keys(config, machine)
+    yield from _versions(config, machine)
+    if address is None:
+        yield from _gpus(config, machine)
+    else:
+        yield _ray(address, machine)
+    yield _tried("model", lambda: _model(config, machine))
+    if config.data.server:
+        yield _tried("retrieval", lambda: _retrieval(config, machine))
+    yield _output(config, machine)
+
+
+def all_checks(resolved: Resolved, machine: Machine, address: str | None) -> Iterator[Check]:
+    """The same, and what takes seconds or minutes."""
+    config = resolved.config
+    yield from quick_checks(resolved, machine, address)
+    yield from _plugin(machine)
+    yield _tried("agent", lambda: _agent(config))
+    yield _tried("data", lambda: _data(config))
+
+
+# --- checks --------------------------------------------------------------------------------------------------------
+
+
+def _tried(name: str, check: Callable[[], Check]) -> Check:
+    try:
+        return check()
+    except (UserError, OSError, ValueError) as error:
+        return Check(name, "fail", " ".join(str(error).split()))
+
+
+def _composes(resolved: Resolved) -> Check:
+    config = resolved.config
+    verl_config(config, resolved.plain(), Path(config.output))
+    settings = config.cluster or ClusterSettings()
+    unknown = sorted(settings.verl)
+    own = f", {len(unknown)} of verl's own keys" if unknown else ""
+    return Check("configuration", "ok", f"{settings.nodes} x {settings.gpus_per_node} GPUs, {settings.engine}{own}")
+
+
+def _own_keys(config: Config, machine: Machine) -> Iterator[Check]:
+    keys, listed = (config.cluster or ClusterSettings()).verl, machine.verl_keys()
+    strange = unlisted(keys, listed) if listed is not None else []
+    if strange:
+        # No failure: some fields of verl's dataclasses are in none of its files.
+        yield Check("cluster.verl", "warn", f"verl lists no {', '.join(strange)}", "look it up: verl may ignore it")
+
+
+def _versions(config: Config, machine: Machine) -> Iterator[Check]:
+    problems = machine.version_problems()
+    for problem in problems:
+        fact, _, remedy = problem.partition("; ")
+        yield Check("versions", "fail", fact, remedy)
+    if not problems:
+        yield Check("versions", "ok", f"verl {machine.installed('verl')}")
+    engine = (config.cluster or ClusterSettings()).engine
+    found = machine.installed(engine)
+    if found is None:
+        remedy = f"pip install {engine}=={ENGINES[engine]} (docs/cluster.md), or set another cluster.engine"
+        yield Check("engine", "fail", f"{engine} is not installed", remedy)
+    else:
+        yield Check("engine", "ok", f"{engine} {found}")
+    if PLUGIN not in machine.plugins():
+        remedy = "install mempo in this environment, and in that of every node: pip install 'mempo[cluster]'"
+        yield Check("plug-in", "fail", "no installed package tells verl of it (entry point verl.plugins)", remedy)
+
+
+def _plugin(machine: Machine) -> Iterator[Check]:
+    said = machine.trainer()
+    if said == "mempo.cluster.trainer":
+        yield Check("plug-in", "ok", f"verl knows the trainer {TRAINER!r}")
+    else:
+        yield Check("plug-in", "fail", f"verl does not know the trainer {TRAINER!r} ({said})", "see the lines above")
+
+
+def _gpus(config: Config, machine: Machine) -> Iterator[Check]:
+    settings, found = config.cluster or ClusterSettings(), machine.gpu_bytes()
+    wanted = settings.gpus_per_node
+    if len(found) < wanted:
+        remedy = f"set cluster.gpus_per_node={len(found)}" if found else "start on a GPU node, or give --address"
+        yield Check("GPUs", "fail", f"{len(found)} of {wanted} are visible to torch", remedy)
+        return
+    smallest = min(found)
+    yield Check("GPUs", "ok", f"{len(found)}, the smallest with {smallest / GIB:.0f} GiB")
+    size = machine.size(config.model.path or "")
+    if size is None:
+        return
+    weights = size.served_bytes(config.model) / settings.tensor_parallel
+    if weights > settings.gpu_memory_fraction * smallest:
+        yield Check(
+            "memory",
+            "fail",
+            f"a rollout server holds {weights / GIB:.1f} GiB of weights on each GPU, of "
+            f"{settings.gpu_memory_fraction:g} * {smallest / GIB:.0f} GiB",
+            "raise cluster.tensor_parallel or cluster.gpu_memory_fraction",
+        )
+    state = size.trained_bytes(config.model) / settings.gpus
+    if state > 0.9 * smallest:
+        yield Check(
+            "memory",
+            "fail",
+            f"weights, gradients and optimizer take {state / GIB:.1f} GiB of {smallest / GIB:.0f} GiB on each GPU",
+            "set model.lora, or bring more GPUs (mempo cluster plan)",
+        )
+
+
+def _ray(address: str, machine: Machine) -> Check:
+    if address == "auto":
+        return Check("Ray", "ok", "auto: whatever cluster this node belongs to")
+    parts = urlsplit(address if "//" in address else f"//{address}")
+    host, port = parts.hostname or "", parts.port or (10001 if parts.scheme == "ray" else 6379)
+    if machine.reaches(host, port):
+        return Check("Ray", "ok", f"{host}:{port} answers")
+    return Check("Ray", "fail", f"{host}:{port} does not answer", "start it: ray start --head on that node")
+
+
+def _model(config: Config, machine: Machine) -> Check:
+    check_for_cluster(config)
+    path = config.model.path or ""
+    check_model_folder(path)
+    if is_adapter_folder(path):
+        raise UserError(f"{path} is an adapter, not a model; merge it first (the final/ of a run is merged)")
+    shape = machine.shape(path)
+    check_divides(config, shape)
+    return Check("model", "ok", f"{path}, window {shape.window_tokens or 'unknown'}")
+
+
+def _retrieval(config: Config, machine: Machine) -> Check:
+    server, nodes = config.data.server or "", (config.cluster or ClusterSettings()).nodes
+    machine.healthy(config)
+    if nodes > 1 and urlsplit(server).hostname in ("localhost", "127.0.0.1", "::1"):
+        remedy = "give the address that all nodes reach, or run one on each"
+        return Check("retrieval", "warn", f"{server} answers here, and means another machine on each node", remedy)
+    return Check("retrieval", "ok", f"{server} answers")
+
+
+def _output(config: Config, machine: Machine) -> Check:
+    folder = Path(config.output).absolute()
+    if not machine.writable(folder):
+        return Check("output", "fail", f"{folder} cannot be written", "set another output")
+    nodes = (config.cluster or ClusterSettings()).nodes
+    return Check("output", "ok", f"{folder}" + (", which must be the same folder on all nodes" if nodes > 1 else ""))
+
+
+def _agent(config: Config) -> Check:
+    codec = load_codec(config.model.path or "")
+    agent = make_agent(config, codec, {})
+    how = "its chat template" if agent.renderer.chat else "no chat template"
+    if agent.renderer.difference:
+        return Check("agent", "warn", agent.renderer.difference)
+    return Check("agent", "ok", f"tokenizer of {codec.size} tokens, {how}")
+
+
+def _data(config: Config) -> Check:
+    sources = {name: getattr(config.data, name) for name in ("index", "corpus")}
+    missing = [
+        f"data.{name} {path} does not exist" for name, path in sources.items() if path and not Path(path).exists()
+    ]
+    if missing:
+        raise UserError(missing[0])
+    # Questions alone: what is searched was asked already, or takes long to open.
+    questions = config.data.model_copy(update={"server": None, "index": None, "corpus": None})
+    with tempfile.TemporaryDirectory() as folder:
+        data = load_data(config.model_copy(update={"data": questions}), Path(folder))
+    check_enough_questions(config, len(data.train))
+    fact = f"{len(data.train)} training questions, {len(data.test)} test questions"
+    if data.remarks:
+        return Check("data", "warn", f"{fact}; {'; '.join(data.remarks)}")
+    return Check("data", "ok", fact)
+
+
+def failures(checks: Sequence[Check]) -> list[Check]:
+    return [check for check in checks if check.status == "fail"]

@@ -1,0 +1,186 @@
+"""`mempo cluster launch`: the files of a run, and stock verl's trainer on them."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from mempo.build import Data, check_window, custom_credit, custom_score, load_data, make_agent, make_tools
+from mempo.cluster.divisibility import check_divides, check_enough_questions
+from mempo.cluster.doctor import failures, quick_checks
+from mempo.cluster.machine import Machine
+from mempo.cluster.process import run_process
+from mempo.cluster.questions import write_questions
+from mempo.cluster.verl_config import CONFIG_NAME, verl_config, verl_yaml
+from mempo.config import Config, Resolved
+from mempo.engine.model import load_codec
+from mempo.errors import UserError
+from mempo.imports import is_import_path
+from mempo.pipeline import fingerprints
+from mempo.runs.files import write_whole
+from mempo.runs.folder import RunFolder
+
+MAY_CHANGE = (
+    *("micro_batch_tokens", "score_batch_tokens", "gpu_memory_fraction", "agent_workers", "offload_parameters"),
+    *("offload_optimizer", "test_every", "keep_checkpoints", "loggers", "project"),
+)
+"""Keys of `cluster` that a resumed run may have other values of: they change memory and speed, never the result."""
+
+Runner = Callable[[Sequence[str], Mapping[str, str]], int]
+
+
+def dry_run(resolved: Resolved, address: str | None = None) -> str:
+    """verl's configuration as it would be written. Nothing is, and neither verl nor a model is needed.
+
+    Raises:
+        UserError: what a launch would refuse without looking at the machine.
+    """
+    config = resolved.config
+    folder = Path(config.output)
+    made = verl_config(
+        config, resolved.plain(), folder, address=checked_address(address), environment=_environment(config, folder)
+    )
+    return verl_yaml(made)
+
+
+def launch(
+    resolved: Resolved,
+    console: Console,
+    *,
+    address: str | None = None,
+    resume: bool = False,
+    skip_checks: bool = False,
+    machine: Machine | None = None,
+    runner: Runner | None = None,
+) -> int:
+    """Write the run folder and run verl's trainer in a process of its own; returns its exit code.
+
+    Raises:
+        UserError: anything that is the user's to mend, before the process starts.
+    """
+    config, run = resolved.config, RunFolder(Path(resolved.config.output))
+    machine, runner, address = machine or Machine(), runner or run_process, checked_address(address)
+    dry_run(resolved, address)  # refuses before anything is looked at
+    begun_as = refuse_other_run(run, resolved.plain(), resume)
+    for check_own in (custom_credit, custom_score):
+        check_own(config)
+    failed = [] if skip_checks else failures(list(quick_checks(resolved, machine, address)))
+    for check in failed:
+        console.print(check.line, highlight=False, markup=False, soft_wrap=True)
+    if failed:
+        raise UserError(
+            f"{len(failed)} checks of mempo cluster doctor failed ({', '.join(check.name for check in failed)}), see "
+            "the lines above; --skip-checks starts all the same"
+        )
+    with run.locked():
+        data = _checked_data(config, run, machine)
+        for remark in data.remarks:
+            console.print(remark, highlight=False, markup=False)
+        if not resume:
+            run.begin(begun_as, resume=False)
+        run.refuse_other_data(fingerprints(data), resume)
+        folder = run.path.absolute()
+        write_questions(folder / "data" / "train.parquet", data.train, source=_source(config))
+        if data.test:
+            write_questions(folder / "data" / "test.parquet", data.test, source=_source(config))
+        made = verl_config(
+            config,
+            resolved.plain(),
+            folder,
+            address=address,
+            tested=bool(data.test),
+            environment=_environment(config, folder),
+        )
+        write_whole(folder / f"{CONFIG_NAME}.yaml", verl_yaml(made))
+        counts = f"{len(data.train)} training questions, {len(data.test)} test questions"
+        where = f"verl's settings are in {folder / CONFIG_NAME}.yaml"
+        console.print(f"run {run.path}: {counts}; {where}", highlight=False, markup=False, soft_wrap=True)
+        code = runner(command(folder), {**os.environ, "HYDRA_FULL_ERROR": "1"})
+    if code:
+        what = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        console.print(f"verl ended with {what}; its last lines say why. --resume goes on from the last checkpoint")
+    else:
+        done = f"done; to make a model of it: mempo cluster convert {run.path / 'checkpoints'} OUT"
+        console.print(done, highlight=False, markup=False, soft_wrap=True)
+    return code if code >= 0 else 128 - code
+
+
+def command(folder: Path) -> list[str]:
+    """The process of verl's trainer."""
+    return [
+        *(sys.executable, "-m", "verl.trainer.main_ppo"),
+        *("--config-path", str(folder), "--config-name", CONFIG_NAME),
+    ]
+
+
+def checked_address(address: str | None) -> str | None:
+    """`auto`, `host:port` or `ray://host:port`, as Ray takes it.
+
+    Raises:
+        UserError: anything else.
+    """
+    if address is None or address == "auto" or re.fullmatch(r"(ray://)?(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}", address):
+        return address
+    raise UserError(f"--address {address!r} is no Ray cluster; write auto, host:6379 or ray://host:10001")
+
+
+def refuse_other_run(run: RunFolder, plain: Mapping[str, Any], resume: bool) -> Mapping[str, Any]:
+    """Refuse to mix two runs, as `RunFolder.check` does, except that `MAY_CHANGE` may. Returns the configuration that
+    the run began with.
+
+    Raises:
+        UserError: the folder holds another run, or `resume` is on and something else changed.
+    """
+    file = run.path / "config.yaml"
+    begun_as = dict(copy.deepcopy(plain))
+    if resume and file.is_file():
+        try:
+            old = yaml.safe_load(file.read_text("utf-8"))
+        except (yaml.YAMLError, ValueError):
+            old = None  # said by the check below
+        there = old.get("cluster") if isinstance(old, Mapping) else None
+        if isinstance(there, Mapping) and isinstance(begun_as.get("cluster"), Mapping):
+            begun_as["cluster"] = {**begun_as["cluster"], **{key: there[key] for key in MAY_CHANGE if key in there}}
+    run.check(begun_as, resume)
+    return begun_as
+
+
+def _checked_data(config: Config, run: RunFolder, machine: Machine) -> Data:
+    """The questions, once the agent that will play them has been made: what it refuses, it refuses here."""
+    path = config.model.path or ""
+    shape = machine.shape(path)
+    check_divides(config, shape)
+    check_window(config, shape.window_tokens)
+    codec = load_codec(path)
+    data = load_data(config, run.path / "data")
+    check_enough_questions(config, len(data.train))
+    make_agent(config, codec, make_tools(config, data.retriever), data.world)
+    return data
+
+
+def _source(config: Config) -> str:
+    """The name of the data in verl's measures."""
+    if config.data.world:
+        return config.data.world.rpartition(":")[2]
+    return Path(config.data.train or "questions").stem
+
+
+def _environment(config: Config, folder: Path) -> dict[str, str]:
+    """Variables that every process of the run needs, on other nodes too."""
+    made: dict[str, str] = {}
+    if "tensorboard" in (config.cluster.loggers if config.cluster else ()):
+        made["TENSORBOARD_DIR"] = str(folder.absolute() / "tensorboard")
+    own = (config.agent.context, *config.agent.tools, config.reward.score, config.credit.function, config.data.world)
+    if any(name and is_import_path(name) for name in own):
+        # Your own modules are searched in the folder you start from; a worker starts elsewhere.
+        made["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH"))))
+    return made

@@ -1,0 +1,178 @@
+"""`mempo cluster plan`: does a run fit, how many tokens has a step, where does its time go, who serves its searches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import yaml
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from mempo.cluster.plan_index import index_bytes, queries_per_s
+from mempo.cluster.plan_memory import GB, Memory, memory_of, refuse_unless_fits
+from mempo.cluster.plan_model import DecoderShape, shape_of
+from mempo.cluster.plan_settings import PlanSettings
+from mempo.cluster.plan_time import Times, replicas, times_of
+from mempo.cluster.plan_tokens import StepTokens, step_tokens
+from mempo.errors import UserError
+
+
+@dataclass(frozen=True)
+class Service:
+    """The retrieval service."""
+
+    queries_per_s: float
+    """In the mean of the rollout phase."""
+    replica_queries_per_s: float
+    measured: bool
+    replicas: int
+    replica_bytes: int
+    """Vectors alone; look-ups and text are mapped."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    settings: PlanSettings
+    shape: DecoderShape
+    tokens: StepTokens
+    memory: Memory
+    times: Times
+    service: Service
+
+
+def make_plan(s: PlanSettings) -> Plan:
+    """The plan of a run that fits.
+
+    Raises:
+        UserError: an unknown model, or the first thing that does not fit, with its sum and a value that works.
+    """
+    shape, tokens = shape_of(s.model), step_tokens(s)
+    refuse_unless_fits(s, shape, tokens)
+    memory = memory_of(s, shape, tokens)
+    times = times_of(s, shape, tokens, memory)
+    speed = s.replica_queries_per_s or queries_per_s(s.index, s.documents, s.dimension, s.cores)
+    service = Service(
+        queries_per_s=tokens.searches / times.rollout_s,
+        replica_queries_per_s=speed,
+        measured=s.replica_queries_per_s is not None,
+        replicas=replicas(tokens.searches, times.rollout_s, s.burst, speed),
+        replica_bytes=index_bytes(s.index, s.documents, s.dimension),
+    )
+    return Plan(s, shape, tokens, memory, times, service)
+
+
+def parse_assumptions(overrides: Sequence[str]) -> dict[str, Any]:
+    """Settings from `key=value`.
+
+    Raises:
+        UserError: no `=`, or a value that cannot be read.
+    """
+    found = {}
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise UserError(f"{override!r} sets nothing; write key=value, for example gpu_tflops=989")
+        try:
+            found[key.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise UserError(f"{override!r}: {value!r} cannot be read") from None
+    return found
+
+
+# --- what is printed -----------------------------------------------------------------------------------------------
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """Everything in the plan, sums too; bytes, seconds, tokens."""
+    memory = asdict(plan.memory)
+    memory["update"]["total"] = plan.memory.update.total
+    memory["rollout"]["total"] = plan.memory.rollout.total
+    return {
+        "settings": plan.settings.model_dump(mode="json"),
+        "parameters": plan.shape.parameters,
+        "tokens": asdict(plan.tokens),
+        "memory": memory,
+        "times": asdict(plan.times) | {"total_s": plan.times.total_s},
+        "service": asdict(plan.service),
+    }
+
+
+def plan_tables(plan: Plan) -> RenderableType:
+    return Group(_memory_table(plan), _tokens_table(plan), _times_table(plan), _service_table(plan))
+
+
+def _memory_table(plan: Plan) -> RenderableType:
+    s, update, rollout = plan.settings, plan.memory.update, plan.memory.rollout
+    title = f"GB on each of {s.gpus} GPUs of {s.gpu_memory_gb:g}"
+    table = _table("", "rollouts", "update")
+    lines: list[tuple[str, float | None, float | None]] = [
+        ("weights", rollout.weights, update.weights),
+        ("gradients", None, update.gradients),
+        ("optimizer", rollout.optimizer, update.optimizer),
+        ("layers put together", None, update.gathered),
+        (f"activations, {s.micro_batch_tokens} tokens", None, update.activations),
+        ("logits", None, update.logits),
+        (f"{s.engine}: weights", rollout.server_weights, None),
+        (f"{s.engine}: keys and values", rollout.kv_cache, None),
+        (f"{s.engine}: the rest", rollout.server_overhead, None),
+        ("kept free", rollout.reserve, update.reserve),
+    ]
+    for name, first, second in lines:
+        table.add_row(name, _gb(first), _gb(second))
+    table.add_section()
+    table.add_row("sum", _gb(rollout.total), _gb(update.total))
+    table.add_row("main memory of a node", _gb(plan.memory.host), "")
+    return Group(Text(title), table)
+
+
+def _tokens_table(plan: Plan) -> RenderableType:
+    s, tokens = plan.settings, plan.tokens
+    title = f"a step: {s.questions} questions, {s.rollouts} rollouts each, {s.turns} turns, context {s.agent_context}"
+    table = _table("", "rows", "tokens")
+    table.add_row("generated", "", f"{tokens.generated:,}")
+    table.add_row("prefilled without a prefix cache", "", f"{tokens.prefilled:,}")
+    table.add_row("prefilled with one", "", f"{tokens.prefilled_cached:,}")
+    table.add_row("trained, prompts included", f"{tokens.rows:,}", f"{tokens.trained:,}")
+    table.add_row("padding of mini-batches", f"{tokens.padding_rows:,}", "")
+    table.add_row(f"memory signal, baseline {s.baseline}", f"{tokens.probe_rows:,}", f"{tokens.probes:,}")
+    table.add_row("largest step", "", f"{tokens.longest_context:,}")
+    return Group(Text(title), table)
+
+
+def _times_table(plan: Plan) -> RenderableType:
+    times = plan.times
+    title = f"seconds of a step, at least ({times.at_once} rollouts at once on a server, {times.waves} after another)"
+    table = _table("", "10^15 operations", "seconds", "share")
+    for stage in times.stages:
+        share = f"{stage.seconds / times.total_s:.0%}"
+        table.add_row(stage.name, f"{stage.operations / 1e15:,.1f}", f"{stage.seconds:,.1f}", share)
+    table.add_section()
+    table.add_row("sum", "", f"{times.total_s:,.1f}", "")
+    return Group(Text(title), table)
+
+
+def _service_table(plan: Plan) -> RenderableType:
+    s, service = plan.settings, plan.service
+    title = f"retrieval: {s.index} over {s.documents:,} documents"
+    table = _table("", "")
+    table.add_row("queries of a step", f"{plan.tokens.searches:,}")
+    table.add_row("queries a second, mean", f"{service.queries_per_s:,.1f}")
+    origin = "measured" if service.measured else "estimated; measure with bench/retrieval.py"
+    table.add_row(f"one replica ({origin})", f"{service.replica_queries_per_s:,.1f}")
+    table.add_row(f"replicas for bursts of {s.burst:g} times the mean", str(service.replicas))
+    table.add_row("GB of vectors in each", _gb(service.replica_bytes))
+    return Group(Text(title), table)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(show_header=len(columns) > 2)
+    for name in columns:
+        table.add_column(name, justify="right" if name or table.columns else "left")
+    return table
+
+
+def _gb(count: float | None) -> str:
+    return "" if count is None else f"{count / GB:,.1f}"

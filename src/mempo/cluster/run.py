@@ -1,0 +1,67 @@
+"""What a process of a cluster run works with: the `mempo:` section of verl's configuration, made into objects once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mempo.agent import Agent, DecodingSettings
+from mempo.build import custom_credit, custom_score, make_agent, make_tools, open_retriever
+from mempo.config import Config
+from mempo.engine.model import load_codec, model_window
+from mempo.interfaces import World
+from mempo.runs.folder import RunFolder
+from mempo.tokens import Codec
+from mempo.train.judge import Judge
+from mempo.worlds.registry import make_world
+
+
+@dataclass(frozen=True)
+class ClusterRun:
+    """The agent, and how its rollouts are judged. `folder` must be the same on all machines."""
+
+    config: Config
+    folder: RunFolder
+    codec: Codec
+    agent: Agent
+    world: World | None
+    judge: Judge
+
+    @classmethod
+    def of(cls, section: Mapping[str, Any], longest_row_tokens: int | None) -> ClusterRun:
+        """From the plain data of `mempo:`. `longest_row_tokens`: the longest that verl's workers take; None: no limit
+        but the model's window.
+
+        Raises:
+            UserError: a retrieval service that does not answer, a tokenizer that cannot be loaded, a contradiction.
+        """
+        config = Config.model_validate(section)
+        folder = RunFolder(Path(config.output))
+        assert config.model.path is not None  # the launcher refuses a run without a model
+        codec = load_codec(config.model.path)
+        world = make_world(config.data.world, config.data.world_options) if config.data.world else None
+        tools = make_tools(config, open_retriever(config, world, folder.path / "data"))
+        agent = make_agent(config, codec, tools, world)
+        limits = [n for n in (longest_row_tokens, model_window(config.model.path)) if n is not None]
+        judge = Judge(
+            outcome=config.reward,
+            memory=config.memory,
+            credit=config.credit,
+            codec=codec,
+            window_tokens=min(limits, default=None),
+            memory_signal=config.rl.memory_signal,
+            custom_score=custom_score(config),
+            custom_credit=custom_credit(config),
+        )
+        return cls(config, folder, codec, agent, world, judge)
+
+
+def decoding_of(sampling_params: Mapping[str, Any]) -> DecodingSettings:
+    """verl's sampling parameters (`top_k` -1: off) as ours (0: off)."""
+    return DecodingSettings(
+        temperature=float(sampling_params["temperature"]),
+        top_p=float(sampling_params["top_p"]),
+        top_k=max(int(sampling_params["top_k"]), 0),
+    )

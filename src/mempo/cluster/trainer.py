@@ -1,0 +1,242 @@
+# pyright: reportMissingImports=false
+"""The trainer that verl knows as `mempo`: verl's synchronous trainer with our credit and our mini-batches.
+
+A step is verl's: sample, old log-probs, reference log-probs, advantages, update. Four places differ. Before rows are
+dealt out, the whole rollouts are fetched (`_balance_batch`); advantages are those of `judge_rollouts`, which judges in
+the local loop too (`_compute_advantage`); an optimizer step is a set of questions, however many rows they have
+(`_update_actor`); and what happened is kept in the run folder (`_step_once`, `_validate`).
+
+Underscored methods are overridden, so `versions.py` pins verl exactly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import transfer_queue as tq
+from omegaconf import DictConfig, open_dict
+from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.trainer_base import register_trainer
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions, log_seqlen_unbalance
+
+from mempo.build import load_data
+from mempo.cluster.actor_scorer import ActorScorer
+from mempo.cluster.agent_loop import response_start, run_of
+from mempo.cluster.minibatches import MiniBatches, deal_questions, row_order
+from mempo.cluster.questions import TRAINER
+from mempo.cluster.records import Group, RowKey, dealt
+from mempo.cluster.rollout_queue import take_rollouts
+from mempo.cluster.versions import require_versions
+from mempo.cold_start import notes_to_check
+from mempo.measures import known
+from mempo.rewards.probe_check import check_probe
+from mempo.runs.files import write_whole
+from mempo.runs.rollouts import save_rollouts
+from mempo.train.judge import Judged, judge_rollouts, measure_rollouts
+from mempo.train.rl import refuse_all_errors
+from mempo.trajectory import Trajectory, rows_of
+
+
+@register_trainer(TRAINER)
+class MempoTrainer(PPOTrainerSync):
+    def __init__(self, config: DictConfig) -> None:
+        require_versions()
+        with open_dict(config):
+            # The base class knows a synchronous trainer by this word alone.
+            config.trainer.v1.trainer_mode = "sync"
+        super().__init__(config)
+        self._run = run_of(config, _longest_row(config))
+        self._groups: list[Group] = []
+        self._minibatches: MiniBatches | None = None
+        self._uid_of_row: list[str] = []
+        self._measures: dict[str, float] = {}
+
+    def _load_checkpoint(self) -> None:
+        """Measures of steps that will be made again are forgotten."""
+        super()._load_checkpoint()
+        if (self._run.folder.path / "metrics.jsonl").exists():
+            self._run.folder.forget_after("rl", self.global_steps, ("rl",))
+            self._run.folder.forget_after("validation", self.global_steps - 1, ("validation",))
+
+    # --- sampling ----------------------------------------------------------------------------------------------------
+
+    def _step_once(self, metrics: dict, timing_raw: dict, sample_batch_size: int) -> KVBatchMeta:
+        with self._cause_of_no_rows(self._run.config.rl.rollouts_per_question):
+            batch = super()._step_once(metrics, timing_raw, sample_batch_size)
+        updates = {f"update/{name}": metrics[f"actor/{name}"] for name in _UPDATE if f"actor/{name}" in metrics}
+        self._run.folder.log("rl", self.global_steps, {**self._measures, **updates})
+        return batch
+
+    def _validate(self) -> dict[str, float]:
+        """verl's measures by data source, and ours over all test questions (`val-mempo/…`), errors apart."""
+        size = self.config.actor_rollout_ref.rollout.val_kwargs.n
+        with self._cause_of_no_rows(size):
+            found = super()._validate()
+        questions, trajectories = dealt(self._arrived(size))
+        measures = known(measure_rollouts(self._run.judge, questions, trajectories))
+        self._run.folder.log("validation", self.global_steps, measures)
+        return {**found, **{f"val-mempo/{name}": value for name, value in measures.items()}}
+
+    def _arrived(self, group_size: int) -> list[Group]:
+        return take_rollouts(self._run.codec, self._run.agent.grammar, group_size)
+
+    @contextmanager
+    def _cause_of_no_rows(self, group_size: int) -> Iterator[None]:
+        """verl cannot go on without rows; whether that is because every rollout failed is for us to say."""
+        try:
+            yield
+        except Exception:
+            refuse_all_errors(dealt(self._arrived(group_size))[1])
+            raise
+
+    # --- mini-batches ------------------------------------------------------------------------------------------------
+
+    def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any) -> KVBatchMeta:
+        """Pad the batch (through `_get_required_batch_multiple`), then put every row where its mini-batch wants it."""
+        with_rows = {RowKey.of(key).uid for key in batch.keys}
+
+        def belongs(group: Group) -> bool:
+            # One that has rollouts to learn from and no rows was sampled and not chosen (group filtering).
+            return group.uid in with_rows or not any(t.turns and not t.is_error for t in group.trajectories)
+
+        arrived = self._arrived(self._run.config.rl.rollouts_per_question)
+        self._groups = [group for group in arrived if belongs(group)]
+        place = {group.uid: n for n, group in enumerate(self._groups)}
+        parsed = [RowKey.of(key) for key in batch.keys]
+        batch.reorder(
+            sorted(range(len(parsed)), key=lambda i: (place[parsed[i].uid], parsed[i].session, parsed[i].index))
+        )
+        real = list(batch.keys)
+        self._uid_of_row = [RowKey.of(key).uid for key in real]
+        batch = super()._balance_batch(batch, metrics, *args, **kwargs)
+        minibatches, ranks = self._minibatches, self._ranks()
+        assert minibatches is not None
+        where = {key: i for i, key in enumerate(batch.keys)}
+        lengths = [tag["seq_len"] for tag in batch.tags]
+        of_real = [where[key] for key in real]
+        padding = [i for key, i in where.items() if batch.tags[i].get("is_padding", False)]
+        placed = MiniBatches(
+            tuple(tuple(of_real[row] for row in members) for members in minibatches.members), minibatches.rows
+        )
+        order = row_order(placed, lengths, padding, ranks, _balanced)
+        piece = len(order) // ranks
+        shares = [list(range(rank * piece, (rank + 1) * piece)) for rank in range(ranks)]
+        batch.reorder(order)
+        metrics.update(
+            log_seqlen_unbalance(
+                [lengths[i] for i in order], shares, prefix=kwargs.get("logging_prefix", "global_seqlen")
+            )
+        )
+        return batch
+
+    def _get_required_batch_multiple(self, dp_size: int) -> int:
+        actor = self.config.actor_rollout_ref.actor
+        steps = self.config.data.train_batch_size // actor.ppo_mini_batch_size
+        micro_rows = 1 if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu
+        self._minibatches = deal_questions(self._uid_of_row, steps, dp_size * micro_rows)
+        return self._minibatches.total_rows
+
+    def _ranks(self) -> int:
+        return max(self.actor_rollout_wg._dispatch_info["actor"]) + 1
+
+    def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        minibatches = self._minibatches
+        assert minibatches is not None
+        workers = self.actor_rollout_wg
+        update = workers.update_actor
+
+        def update_by_questions(rows: KVBatchMeta) -> Any:
+            sizes = {"global_batch_size": minibatches.rows, "mini_batch_size": minibatches.rows}
+            rows.extra_info.update({**sizes, "dataloader_kwargs": {"shuffle": False}})
+            return update(rows)
+
+        workers.update_actor = update_by_questions
+        try:
+            return super()._update_actor(batch, metrics)
+        finally:
+            workers.update_actor = update
+
+    # --- credit ------------------------------------------------------------------------------------------------------
+
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        """verl's own advantages are made first, for what comes with them, and then replaced."""
+        batch = super()._compute_advantage(batch, metrics)
+        questions, trajectories = dealt(self._groups)
+        refuse_all_errors(trajectories)
+        scorer = self._scorer()
+        self._check_probe(scorer)
+        rl = self._run.config.rl
+        judged = judge_rollouts(
+            self._run.judge, questions, trajectories, rl.rollouts_per_question, scorer, self._reference_scorer()
+        )
+        self._write_advantages(batch, trajectories, judged)
+        self._measures = known(judged.metrics)
+        metrics.update({f"mempo/{name}": value for name, value in self._measures.items()})
+        if rl.log_rollouts_every and self.global_steps % rl.log_rollouts_every == 0:
+            file = self._run.folder.rollouts(self.global_steps)
+            save_rollouts(file, trajectories, judged.credited_facts(), judged.credit.tokens)
+        return batch
+
+    def _write_advantages(self, batch: KVBatchMeta, trajectories: list[Trajectory], judged: Judged) -> None:
+        sessions = [(group.uid, n) for group in self._groups for n in range(len(group.trajectories))]
+        place = {session: i for i, session in enumerate(sessions)}
+        rows = {i: rows_of(trajectory, i) for i, trajectory in enumerate(trajectories)}
+        values = []
+        for name, tag in zip(batch.keys, batch.tags, strict=True):
+            if tag.get("is_padding", False):
+                values.append(torch.zeros(tag["response_len"]))
+                continue
+            key = RowKey.of(name)
+            i = place[key.uid, key.session]
+            row = rows[i][key.index]
+            values.append(torch.tensor(row.spread(judged.credit.tokens[i])[response_start(row) :]))
+        advantages = torch.nested.as_nested_tensor(values, layout=torch.jagged)
+        fields = TensorDict({"advantages": advantages, "returns": advantages}, batch_size=len(batch))
+        tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
+
+    def _scorer(self) -> ActorScorer:
+        return ActorScorer(self.actor_rollout_wg.compute_log_prob, self._ranks(), self._scored_rows())
+
+    def _reference_scorer(self) -> ActorScorer | None:
+        if self._run.config.memory.full_policy != "reference" or not self.use_reference_policy:
+            return None
+        if self.ref_in_actor:
+            compute = self.actor_rollout_wg.compute_log_prob
+            return ActorScorer(compute, self._ranks(), self._scored_rows(), without_adapter=True)
+        return ActorScorer(self.ref_policy_wg.compute_ref_log_prob, self._ranks(), self._scored_rows())
+
+    def _scored_rows(self) -> int:
+        rollout = self.config.actor_rollout_ref.rollout
+        return 1 if rollout.log_prob_use_dynamic_bsz else rollout.log_prob_micro_batch_size_per_gpu
+
+    def _check_probe(self, scorer: ActorScorer) -> None:
+        """Before the first update: can the probe tell a right note from a wrong one? (docs/memory-signal.md)"""
+        config, folder = self._run.config, self._run.folder
+        if not (self.global_steps == 1 and config.rl.memory_signal and config.rl.probe_check_questions):
+            return
+        data = load_data(config, folder.path / "data")
+        check = check_probe(notes_to_check(config, data, self._run.agent), self._run.codec, scorer, config.memory.probe)
+        write_whole(folder.path / "probe-check.json", json.dumps(dataclasses.asdict(check), indent=1) + "\n")
+        print(check.report)
+
+
+_UPDATE = ("loss", "grad_norm", "lr", "pg_loss", "kl_loss", "pg_clipfrac", "ppo_kl", "entropy")
+
+
+def _balanced(lengths: Any, ranks: int) -> Any:
+    return get_seqlen_balanced_partitions(list(lengths), k_partitions=ranks, equal_size=True)
+
+
+def _longest_row(config: DictConfig) -> int | None:
+    """The longest row that the workers take, where micro-batches are cut by tokens."""
+    rollout, actor = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor
+    if not rollout.log_prob_use_dynamic_bsz:
+        return None
+    return int(rollout.log_prob_max_token_len_per_gpu) * int(actor.get("ulysses_sequence_parallel_size", 1))

@@ -1,0 +1,218 @@
+"""Each check says what it found, and what to do where something is missing."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mempo.cluster.divisibility import ModelShape
+from mempo.cluster.doctor import GIB, PLUGIN, Check, all_checks, failures, quick_checks
+from mempo.cluster.machine import Machine
+from mempo.cluster.model_size import PolicySize, policy_size
+from mempo.config import Resolved, resolve
+from mempo.engine.model import ModelSettings
+from mempo.errors import UserError
+from tests.tiny import make_codec, tiny_llama
+
+WELL: dict[str, Any] = {
+    "version_problems": list,
+    "installed": lambda package: "1.2.3",
+    "verl_keys": lambda: {"trainer": {"device": "cuda", "free": {}, "logger": ["console"]}},
+    "plugins": lambda: ["other", PLUGIN],
+    "trainer": lambda: "mempo.cluster.trainer",
+    "gpu_bytes": lambda: [80 * GIB] * 8,
+    "reaches": lambda host, port: True,
+    "healthy": lambda config: None,
+    "shape": lambda path: ModelShape(28, 4, 32_768),
+    "size": lambda path: PolicySize(7_000_000_000),
+    "writable": lambda folder: True,
+}
+
+
+def machine(**changes: Any) -> Machine:
+    return Machine(**{**WELL, **changes})
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    codec = make_codec()
+    tiny_llama(codec).model.save_pretrained(folder)
+    codec.tokenizer.save_pretrained(folder)
+    return folder
+
+
+def resolved(*overrides: str) -> Resolved:
+    return resolve("cluster-qwen2.5-7b", ["model.path=org/model", *overrides])
+
+
+def whole(model: Path, *overrides: str, **changes: Any) -> list[Check]:
+    small = (f"model.path={model}", "limits.max_context_tokens=1024", "agent.tools=[]")
+    return list(all_checks(resolved(*small, *overrides), machine(**changes), None))
+
+
+def quick(*overrides: str, address: str | None = None, **changes: Any) -> list[Check]:
+    return list(quick_checks(resolved(*overrides), machine(**changes), address))
+
+
+def only(checks: list[Check], name: str) -> Check:
+    (found,) = [check for check in checks if check.name == name]
+    return found
+
+
+def test_a_machine_that_has_everything() -> None:
+    checks = quick()
+    assert [check.name for check in checks] == [
+        *("configuration", "versions", "engine", "GPUs", "model", "retrieval", "output")
+    ]
+    assert {check.status for check in checks} == {"ok"}
+    assert only(checks, "GPUs").line == "ok    GPUs: 8, the smallest with 80 GiB"
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "said"),
+    [
+        ({"version_problems": lambda: ["verl is 0.8; do it"]}, "versions", "fail  versions: verl is 0.8; do it"),
+        ({"installed": lambda package: None if package == "vllm" else "1"}, "engine", "pip install vllm==0.24.0"),
+        ({"plugins": lambda: ["other"]}, "plug-in", "pip install 'mempo[cluster]'"),
+        ({"gpu_bytes": lambda: [80 * GIB] * 4}, "GPUs", "4 of 8 are visible to torch; set cluster.gpus_per_node=4"),
+        ({"gpu_bytes": list}, "GPUs", "give --address"),
+        ({"shape": lambda path: ModelShape(28, 4, 2048)}, "model", "limits.max_context_tokens=2048"),
+        ({"writable": lambda folder: False}, "output", "set another output"),
+    ],
+)
+def test_what_is_missing_is_told_with_the_remedy(changes: dict[str, Any], name: str, said: str) -> None:
+    check = only(failures(quick(**changes)), name)
+    assert said in check.line
+
+
+def test_a_refused_configuration_fails_and_the_rest_is_still_checked() -> None:
+    checks = quick("cluster.tensor_parallel=3")
+    assert "set cluster.tensor_parallel=2" in only(checks, "configuration").line
+    assert only(checks, "retrieval").status == "ok"
+
+
+def test_a_key_that_verl_does_not_list_is_told_with_the_nearest() -> None:
+    (check,) = [check for check in quick("cluster.verl={trainer.devise: cpu}") if check.name == "cluster.verl"]
+    assert check.line.startswith("warn  cluster.verl: verl lists no trainer.devise; did you mean 'device'?")
+    known = quick("cluster.verl={trainer.device: cpu, trainer.free.own: 1, trainer.logger: [wandb]}")
+    assert "cluster.verl" not in [check.name for check in known]
+    assert "cluster.verl" not in [
+        check.name for check in quick("cluster.verl={trainer.devise: cpu}", verl_keys=lambda: None)
+    ]
+
+
+def test_memory_of_weights_and_of_training() -> None:
+    # 7e9 parameters: 13.04 GiB to serve in bfloat16; 104.3 GiB to train in float32, 13.04 GiB on each of 8 GPUs.
+    small: dict[str, Any] = {"gpu_bytes": lambda: [24 * GIB] * 8}
+    check = only(failures(quick(**small)), "memory")
+    assert "13.0 GiB of weights on each GPU, of 0.5 * 24 GiB" in check.fact
+    assert failures(quick("cluster.tensor_parallel=2", **small)) == []
+    four: dict[str, Any] = {"gpu_bytes": lambda: [24 * GIB] * 4}
+    checks = failures(quick("cluster.gpus_per_node=4", "cluster.tensor_parallel=2", **four))
+    assert "26.1 GiB of 24 GiB" in only(checks, "memory").fact
+    assert "model.lora" in only(checks, "memory").remedy
+
+
+def test_a_retrieval_service_that_does_not_answer_fails() -> None:
+    def silent(config: Any) -> None:
+        raise UserError("no connection; is it running?")
+
+    assert only(quick(healthy=silent), "retrieval").line == "fail  retrieval: no connection; is it running?"
+
+
+def test_a_service_of_this_machine_is_another_one_on_every_node() -> None:
+    check = only(quick("cluster.nodes=2", address="auto"), "retrieval")
+    assert (check.status, check.fact) == (
+        "warn",
+        "http://127.0.0.1:8013 answers here, and means another machine on each node",
+    )
+    assert only(quick("cluster.nodes=2", "data.server=http://head:8013", address="auto"), "retrieval").status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("address", "asked"),
+    [("10.0.0.1:6380", ("10.0.0.1", 6380)), ("ray://head:10002", ("head", 10002)), ("[::1]:6379", ("::1", 6379))],
+)
+def test_a_ray_cluster_is_asked_in_the_place_of_the_gpus(address: str, asked: tuple[str, int]) -> None:
+    seen: list[tuple[str, int]] = []
+
+    def silent(host: str, port: int) -> bool:
+        seen.append((host, port))
+        return False
+
+    checks = quick(address=address, reaches=silent, gpu_bytes=list)
+    assert seen == [asked]
+    assert "ray start --head" in only(checks, "Ray").remedy
+    assert "GPUs" not in [check.name for check in checks]
+
+
+def test_verl_that_does_not_know_the_trainer_is_told_with_its_own_words(model: Path) -> None:
+    checks = whole(model, trainer=lambda: "ValueError: Unknown trainer")
+    (check,) = [check for check in checks if check.name == "plug-in"]
+    assert (check.status, check.fact) == (
+        "fail",
+        "verl does not know the trainer 'mempo' (ValueError: Unknown trainer)",
+    )
+
+
+def test_agent_and_questions_are_tried(model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "questions.jsonl"
+    rows = [{"id": str(n), "question": f"q {n}", "answer": "a"} for n in range(9)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    paths = (f"data.train={file}", f"data.test={file}")
+    checks = whole(model, *paths, "rl.questions_per_step=4")
+    assert failures(checks) == []
+    assert only(checks, "agent").fact == f"tokenizer of {make_codec().size} tokens, no chat template"
+    # Nine questions make four of two objectives each; the last one is left over.
+    assert only(checks, "data").fact.startswith("4 training questions, 4 test questions; ")
+    checks = whole(model, *paths, "rl.questions_per_step=8")
+    assert "4 < 8" in only(checks, "data").fact
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "index"])
+def test_files_that_are_missing_fail(name: str, model: Path, tmp_path: Path) -> None:
+    missing = {"index": ("data.server=null", f"data.index={tmp_path / name}")}
+    checks = whole(model, *missing.get(name, (f"data.train={tmp_path / name}",)))
+    assert str(tmp_path / name) in only(checks, "data").fact
+
+
+def test_an_adapter_is_no_model(model: Path, tmp_path: Path) -> None:
+    for file in model.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "adapter_config.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"")
+    assert "adapter" in only(quick(f"model.path={tmp_path}"), "model").fact
+
+
+# --- sizes ---------------------------------------------------------------------------------------------------------
+
+
+def test_parameters_are_counted_in_the_headers_of_all_files(tmp_path: Path) -> None:
+    shapes = [{"a": [3, 4], "b": [5]}, {"c": [2, 2, 2]}]
+    for n, tensors in enumerate(shapes):
+        header: dict[str, Any] = {name: {"dtype": "F32", "shape": shape} for name, shape in tensors.items()}
+        text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+        (tmp_path / f"model-{n}.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
+    assert policy_size(str(tmp_path)) == PolicySize(12 + 5 + 8)
+    assert policy_size("org/model") is None
+    (tmp_path / "model-2.safetensors").write_bytes(b"none")
+    with pytest.raises(ValueError, match=r"model-2\.safetensors is no safetensors file"):
+        policy_size(str(tmp_path))
+
+
+def test_the_size_of_a_real_folder(model: Path) -> None:
+    assert policy_size(str(model)) == PolicySize(sum(p.numel() for p in tiny_llama(make_codec()).model.parameters()))
+
+
+def test_bytes_of_weights_and_of_training() -> None:
+    size = PolicySize(100)
+    assert size.served_bytes(ModelSettings()) == 400
+    assert size.served_bytes(ModelSettings(autocast="bfloat16")) == 200
+    assert size.trained_bytes(ModelSettings(autocast="bfloat16")) == 1600
+    assert size.trained_bytes(ModelSettings(dtype="bfloat16")) == 800
+    assert size.trained_bytes(ModelSettings.model_validate({"lora": {}})) == 400

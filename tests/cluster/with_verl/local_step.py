@@ -1,0 +1,63 @@
+"""The local engine on the rollouts of a step that a verl run saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mempo.engine.model import Policy, load_codec, load_policy
+from mempo.engine.optimizer import learning_rate
+from mempo.engine.scoring import LocalScorer
+from mempo.engine.update import Updater
+from mempo.protocol import TurnGrammar
+from mempo.question import Question, as_gold
+from mempo.runs.rollouts import load_rollouts
+from mempo.train.judge import Judge, judge_rollouts
+from mempo.train.rl import update_policy
+from mempo.trajectory import Trajectory
+from tests.cluster.with_verl import scripted
+from tests.cluster.with_verl.run_verl import ROLLOUTS, VerlRun
+
+Advantages = list[dict[int, list[float]]]
+"""`[rollouts]{turn: [generated tokens]}`."""
+
+
+@dataclass(frozen=True)
+class LocalStep:
+    """`facts`, `advantages`, `updates`, `policy`: what the local engine makes; `saved_*`: what verl's trainer made."""
+
+    trajectories: list[Trajectory]
+    facts: list[dict[str, Any]]
+    saved_facts: list[dict[str, Any]]
+    outcome: list[float]
+    advantages: Advantages
+    saved_advantages: Advantages
+    updates: Mapping[str, float | None]
+    policy: Policy
+
+
+def first_step(run: VerlRun) -> LocalStep:
+    """Step 1 again, from the weights that the run began with."""
+    config = run.resolved.config
+    path = config.model.path or ""
+    codec = load_codec(path)
+    grammar = TurnGrammar(config.agent.notes, config.agent.first_note, ("search", "answer"))
+    trajectories, lines, saved = load_rollouts(run.folder.rollouts(1), codec, grammar)
+    questions = [Question(line["question_id"], line["question"], as_gold(line["gold"])) for line in lines]
+    policy, reference = load_policy(config.model, path, codec), load_policy(config.model, path, codec)
+    judge = Judge(config.reward, config.memory, config.credit, codec, policy.window, custom_score=scripted.score)
+    judged = judge_rollouts(judge, questions, trajectories, ROLLOUTS, LocalScorer(policy))
+    updater = Updater(policy, config.rl.optim, config.rl.loss, reference)
+    lr = learning_rate(config.rl.optim, 0, config.rl.steps)
+    updates = update_policy(updater, trajectories, judged.credit, config.rl, lr)
+    return LocalStep(
+        trajectories=trajectories,
+        facts=judged.facts,
+        saved_facts=lines,
+        outcome=judged.credit.outcome,
+        advantages=judged.credit.tokens,
+        saved_advantages=saved,
+        updates=updates,
+        policy=policy,
+    )

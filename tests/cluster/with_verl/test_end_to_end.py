@@ -1,0 +1,176 @@
+"""Stock verl with the plug-in, whole: on one and two ranks, resumed, and against the local engine."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+from mempo.cluster.convert import convert
+from mempo.engine.model import load_codec, load_policy
+from tests.cluster.with_verl.local_step import LocalStep, first_step
+from tests.cluster.with_verl.run_verl import QUESTIONS, ROLLOUTS, UPDATES, VerlRun, make_inputs, run
+
+STEPS = 2
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return make_inputs(tmp_path_factory.mktemp("verl") / "inputs")
+
+
+@pytest.fixture(scope="module")
+def one_rank(inputs: list[str], tmp_path_factory: pytest.TempPathFactory) -> VerlRun:
+    return run(inputs, tmp_path_factory.mktemp("one") / "run", ranks=1)
+
+
+@pytest.fixture(scope="module")
+def two_ranks(inputs: list[str], tmp_path_factory: pytest.TempPathFactory) -> VerlRun:
+    return run(inputs, tmp_path_factory.mktemp("two") / "run", ranks=2)
+
+
+@pytest.fixture(scope="module")
+def local(one_rank: VerlRun) -> LocalStep:
+    return first_step(one_rank)
+
+
+def weights(run: VerlRun, step: int) -> dict[str, torch.Tensor]:
+    return load_file(run.checkpoint(step) / "actor" / "huggingface" / "model.safetensors")
+
+
+def steps_of(run: VerlRun, stage: str) -> list[int]:
+    return [line["step"] for line in run.folder.metrics() if line["stage"] == stage]
+
+
+# --- one run ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_makes_its_steps_validates_and_leaves_checkpoints(one_rank: VerlRun) -> None:
+    assert steps_of(one_rank, "rl") == [1, 2]
+    assert steps_of(one_rank, "validation") == [0, 2]
+    assert [one_rank.checkpoint(step).is_dir() for step in (1, 2)] == [True, True]
+    check = json.loads((one_rank.folder.path / "probe-check.json").read_text("utf-8"))
+    assert check["questions"] > 0
+
+
+def test_our_measures_are_in_verls_log_and_in_the_run_folder(one_rank: VerlRun) -> None:
+    (logged,) = re.findall(r"step:1 - (.*)", one_rank.output)
+    said = dict(item.split(":", 1) for item in logged.split(" - ") if ":" in item)
+    ours = one_rank.measures("rl", 1)
+    for name in ("memory/p_mem", "memory/r", "credit/memory_share", "turns", "score"):
+        assert float(said[f"mempo/{name}"].removeprefix("np.float64(").rstrip(")")) == pytest.approx(ours[name])
+    assert "val-mempo/score" in one_rank.output
+
+
+def test_a_rollout_whose_server_fails_is_counted_and_teaches_nothing(one_rank: VerlRun, local: LocalStep) -> None:
+    rollouts = [one_rank.measures("rl", step)["rollouts"] for step in (1, 2)]
+    errors = [one_rank.measures("rl", step)["errors"] for step in (1, 2)]
+    assert rollouts == [QUESTIONS * ROLLOUTS] * 2
+    assert sum(errors) == 1.0
+    for trajectory, credit in zip(local.trajectories, local.saved_advantages, strict=True):
+        if trajectory.is_error:
+            assert not any(value for values in credit.values() for value in values)
+
+
+def test_turn_counts_from_1_to_7_leave_optimizer_and_schedule_alone(one_rank: VerlRun, local: LocalStep) -> None:
+    assert {len(trajectory.turns) for trajectory in local.trajectories} >= {1, 2, 3, 7}
+    actor = one_rank.checkpoint(STEPS) / "actor"
+    # Pickles, but of this very run.
+    optimizer = torch.load(actor / "optim_world_size_1_rank_0.pt", weights_only=False)
+    assert {float(state["step"]) for state in optimizer["state"].values()} == {STEPS * UPDATES}
+    extra = torch.load(actor / "extra_state_world_size_1_rank_0.pt", weights_only=False)
+    assert extra["lr_scheduler"]["last_epoch"] == STEPS
+
+
+def test_memory_credit_lies_on_the_tokens_of_notes_and_nowhere_else(local: LocalStep) -> None:
+    on_notes = []
+    for trajectory, outcome, credit in zip(local.trajectories, local.outcome, local.saved_advantages, strict=True):
+        for turn in trajectory.turns:
+            memory = [value - outcome for value in credit[turn.index]]
+            span = turn.note_span or (0, 0)
+            inside = range(max(span[0] - len(turn.forced_ids), 0), max(span[1] - len(turn.forced_ids), 0))
+            on_notes += [memory[i] for i in inside if turn.index > 0]
+            assert [memory[i] for i in range(len(memory)) if i not in inside] == pytest.approx(
+                [0.0] * (len(memory) - len(inside)), abs=1e-6
+            )
+    assert max(map(abs, on_notes)) > 0.1
+
+
+# --- the contract with the local engine ------------------------------------------------------------------------------
+
+
+def test_the_local_engine_makes_the_same_rewards_and_credit(local: LocalStep) -> None:
+    for fact, saved in zip(local.facts, local.saved_facts, strict=True):
+        assert fact["score"] == saved["score"]
+        ours, theirs = [n["r"] for n in fact["notes"]], [n["r"] for n in saved["notes"]]
+        assert ours == pytest.approx(theirs, abs=1e-6)
+    for ours, theirs in zip(local.advantages, local.saved_advantages, strict=True):
+        assert set(ours) == set(theirs)
+        for turn in ours:
+            assert ours[turn] == pytest.approx(theirs[turn], abs=1e-4)
+
+
+def test_the_local_engine_makes_the_same_loss_and_gradient(one_rank: VerlRun, local: LocalStep) -> None:
+    theirs = one_rank.measures("rl", 1)
+    assert local.updates["update/policy"] == pytest.approx(theirs["update/pg_loss"], abs=1e-5)
+    assert local.updates["update/k3"] == pytest.approx(theirs["update/kl_loss"], abs=1e-5)
+    assert local.updates["update/loss"] == pytest.approx(theirs["update/loss"], abs=1e-5)
+    assert local.updates["update/grad_norm"] == pytest.approx(theirs["update/grad_norm"], rel=1e-4)
+    assert local.updates["update/optimizer_steps"] == UPDATES
+
+
+def test_the_local_engine_comes_to_the_same_weights(one_rank: VerlRun, local: LocalStep) -> None:
+    mine, begun = local.policy.model.state_dict(), load_policy(one_rank.resolved.config.model).model.state_dict()
+    theirs = weights(one_rank, 1)
+    apart = torch.cat([(found - mine[name]).abs().flatten() for name, found in theirs.items()])
+    moved = torch.cat([(found - begun[name]).abs().flatten() for name, found in theirs.items()])
+    # Adam's first steps have the size of the rate whatever the gradient's, so a gradient of rounding errors alone (there
+    # are a few in fifty thousand) may go either way.
+    assert moved.mean() > 1e-4
+    assert (apart > 1e-5).float().mean() < 1e-3
+    assert apart.mean() < 1e-3 * moved.mean()
+
+
+# --- ranks and resuming ----------------------------------------------------------------------------------------------
+
+SAME = ("score", "turns", "errors", "memory/p_mem", "memory/p_full", "memory/r", "credit/memory_share")
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_two_ranks_learn_what_one_learns(one_rank: VerlRun, two_ranks: VerlRun, step: int) -> None:
+    one, two = one_rank.measures("rl", step), two_ranks.measures("rl", step)
+    assert {name: two[name] for name in SAME} == pytest.approx({name: one[name] for name in SAME}, abs=1e-4)
+    for name in ("loss", "pg_loss", "kl_loss"):
+        assert two[f"update/{name}"] == pytest.approx(one[f"update/{name}"], abs=1e-3 if step == 2 else 1e-5)
+
+
+def test_a_resumed_run_does_what_an_unbroken_one_did(one_rank: VerlRun, inputs: list[str], tmp_path: Path) -> None:
+    before = one_rank.measures("rl", 2), weights(one_rank, 2)
+    again = tmp_path / "run"
+    shutil.copytree(one_rank.folder.path, again)
+    shutil.rmtree(again / "checkpoints" / "global_step_2")
+    (again / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("1")
+    resumed = run(inputs, again, ranks=1)
+    assert steps_of(resumed, "rl") == [1, 2]
+
+    def learnt(measures: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in measures.items() if not name.startswith("seconds/")}
+
+    assert learnt(resumed.measures("rl", 2)) == pytest.approx(learnt(before[0]), abs=1e-5)
+    after = weights(resumed, 2)
+    assert all(torch.allclose(after[name], before[1][name], atol=1e-6) for name in before[1])
+
+
+def test_a_checkpoint_becomes_a_model_of_ours(one_rank: VerlRun, tmp_path: Path) -> None:
+    convert(one_rank.checkpoint(2), tmp_path / "model", None, own_run=False, console=Console(quiet=True))
+    policy = load_policy(one_rank.resolved.config.model, str(tmp_path / "model"))
+    assert policy.codec.size == load_codec(one_rank.resolved.config.model.path or "").size
+    found = policy.model.state_dict()
+    assert all(torch.equal(found[name], tensor) for name, tensor in weights(one_rank, 2).items())
