@@ -8,6 +8,7 @@ from typing import Any
 
 import ray
 import torch
+from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
@@ -56,8 +57,15 @@ class CpuServer:
             token_ids=ids, log_probs=found, stop_reason="completed", extra_fields={"global_steps": self.step}
         )
 
-    async def load(self, weights: dict[str, torch.Tensor], step: int | None) -> None:
-        self.model.load_state_dict(weights, strict=False)
+    async def load(self, weights: dict[str, torch.Tensor], adapter: dict[str, Any] | None, step: int | None) -> None:
+        """All weights, or those of an adapter (its peft configuration) on top of the weights read from the folder."""
+        if adapter is None:
+            self.model.load_state_dict(weights, strict=False)
+        else:
+            if not isinstance(self.model, PeftModel):
+                self.model = get_peft_model(self.model, LoraConfig(**adapter)).eval()
+            found = set_peft_model_state_dict(self.model, weights)
+            assert not found.unexpected_keys
         self.step = step
 
     async def wake_up(self) -> None: ...
@@ -84,11 +92,19 @@ class ServerAdapter(BaseRollout):
     async def resume(self, tags: list[str]) -> None: ...
     async def release(self) -> None: ...
 
-    async def update_weights(self, weights: Any, global_steps: int | None = None, **_: Any) -> None:
+    async def update_weights(
+        self,
+        weights: Any,
+        global_steps: int | None = None,
+        peft_config: Any = None,
+        base_sync_done: bool = True,
+        **_: Any,
+    ) -> None:
         rank = torch.distributed.get_rank()
+        adapter = dict(peft_config) if peft_config is not None and base_sync_done else None
         whole = {name: _full(tensor).detach().float().clone() for name, tensor in weights}
         server = ray.get_actor(server_name(rank))
-        await server.load.remote(whole, global_steps)
+        await server.load.remote(whole, adapter, global_steps)
 
 
 def _full(tensor: Any) -> torch.Tensor:

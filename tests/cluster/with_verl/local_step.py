@@ -38,7 +38,8 @@ class LocalStep:
 
 
 def first_step(run: VerlRun) -> LocalStep:
-    """Step 1 again, from the weights that the run began with."""
+    """Step 1 again, from the weights that the run began with. An adapter begins with no effect, so the loss is that
+    of the weights below it; gradient and weights are not to be compared then."""
     config = run.resolved.config
     path = config.model.path or ""
     codec = load_codec(path)
@@ -47,7 +48,7 @@ def first_step(run: VerlRun) -> LocalStep:
     questions = [Question(line["question_id"], line["question"], as_gold(line["gold"])) for line in lines]
     policy, reference = load_policy(config.model, path, codec), load_policy(config.model, path, codec)
     judge = Judge(config.reward, config.memory, config.credit, codec, policy.window, custom_score=scripted.score)
-    judged = judge_rollouts(judge, questions, trajectories, ROLLOUTS, LocalScorer(policy))
+    judged = judge_rollouts(judge, questions, trajectories, ROLLOUTS, LocalScorer(policy), LocalScorer(reference))
     updater = Updater(policy, config.rl.optim, config.rl.loss, reference)
     lr = learning_rate(config.rl.optim, 0, config.rl.steps)
     updates = update_policy(updater, trajectories, judged.credit, config.rl, lr)

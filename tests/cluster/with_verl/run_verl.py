@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mempo.build import load_data
-from mempo.cluster.launch import command
-from mempo.cluster.questions import write_questions
-from mempo.cluster.verl_config import verl_config, verl_yaml
+from rich.console import Console
+
+from mempo.cluster.launch import launch
 from mempo.config import Resolved, resolve
 from mempo.engine.model import save_policy
-from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
 from tests import tiny
 from tests.cluster.with_verl.cpu_node import NAME
 
 ROOT = Path(__file__).parents[3]
+DOUBLE = {
+    "VERL_USE_EXTERNAL_MODULES": "tests.cluster.with_verl.cpu_node",
+    "VERL_ENGINE_DEVICE": "cuda",
+    "VERL_ENGINE_VENDOR": "nvidia",
+    "MEMPO_CPU_NODE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "OMP_NUM_THREADS": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+"""Variables that make every process of a run load the double, and keep it quiet."""
 QUESTIONS, ROLLOUTS, UPDATES = 4, 4, 2
 """Of a step: questions, rollouts of each, optimizer steps."""
 
@@ -65,55 +73,51 @@ def make_inputs(folder: Path) -> list[str]:
     ]
 
 
-def run(settings: list[str], output: Path, ranks: int, timeout_s: float = 600) -> VerlRun:
-    """Start, or go on where the folder holds checkpoints.
+def run(settings: list[str], output: Path, ranks: int, resume: bool = False, timeout_s: float = 600) -> VerlRun:
+    """Launch, and wait for the end.
 
     Raises:
         RuntimeError: it did not end well; the message is the end of what it printed.
     """
-    resolved = resolve(None, [*settings, f"output={output}", f"cluster.gpus_per_node={ranks}"])
-    config, plain = resolved.config, resolved.plain()
-    folder = RunFolder(output)
-    data = load_data(config, output / "data")
-    write_questions(output / "data" / "train.parquet", data.train, "lands")
-    write_questions(output / "data" / "test.parquet", data.test, "lands")
-    made = verl_config(config, plain, output, environment={})
-    _for_cpu(made, ranks)
-    write_whole(output / "verl.yaml", verl_yaml(made))
-    double = {
-        "VERL_USE_EXTERNAL_MODULES": "tests.cluster.with_verl.cpu_node",
-        "VERL_ENGINE_DEVICE": "cuda",
-        "VERL_ENGINE_VENDOR": "nvidia",
-        "MEMPO_CPU_NODE": "1",
-    }
-    quiet = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-    done = subprocess.run(
-        command(output),
-        env={**os.environ, **double, **quiet, "PYTHONPATH": str(ROOT), "HYDRA_FULL_ERROR": "1"},
-        cwd=output,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command(output))} ended with {done.returncode}:\n{done.stdout[-6000:]}")
-    return VerlRun(folder, resolved, done.stdout)
+    on_cpu = f"cluster.verl={json.dumps(_on_cpu(ranks))}"
+    resolved = resolve(None, [*settings, f"output={output}", f"cluster.gpus_per_node={ranks}", on_cpu])
+    printed: list[str] = []
+
+    def runner(command: Sequence[str], environment: Mapping[str, str]) -> int:
+        done = subprocess.run(
+            command,
+            env={**environment, **DOUBLE, "PYTHONPATH": str(ROOT)},
+            cwd=output,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        printed.append(done.stdout)
+        return done.returncode
+
+    code = launch(resolved, Console(quiet=True), resume=resume, skip_checks=True, runner=runner)
+    if code:
+        raise RuntimeError(f"verl ended with {code}:\n{printed[0][-6000:]}")
+    return VerlRun(RunFolder(output), resolved, printed[0])
 
 
-def _for_cpu(made: dict[str, Any], ranks: int) -> None:
+def _on_cpu(ranks: int) -> dict[str, Any]:
     """What a CPU needs otherwise: another rollout server, no compiling, small queues, ranks in the place of GPUs."""
-    engine = {"use_torch_compile": False}
-    policy = made["actor_rollout_ref"]
-    policy["rollout"]["name"] = NAME
-    policy["actor"] |= engine
-    policy["actor"]["fsdp_config"] |= engine
-    policy["ref"] |= engine
-    policy["ref"]["fsdp_config"] |= engine
-    made["trainer"]["device"] = "cpu"
-    made["transfer_queue"] = {"backend": {"SimpleStorage": {"num_data_storage_units": 1, "total_storage_size": 4096}}}
-    made["ray_kwargs"] = {"ray_init": {"num_gpus": ranks, "num_cpus": 32, "include_dashboard": False}}
+    engine = [f"{role}{part}.use_torch_compile" for role in ("actor", "ref") for part in ("", ".fsdp_config")]
+    queue = "transfer_queue.backend.SimpleStorage"
+    ray = "ray_kwargs.ray_init"
+    return {
+        "actor_rollout_ref.rollout.name": NAME,
+        **{f"actor_rollout_ref.{key}": False for key in engine},
+        "trainer.device": "cpu",
+        f"{queue}.num_data_storage_units": 1,
+        f"{queue}.total_storage_size": 4096,
+        f"{ray}.num_gpus": ranks,
+        f"{ray}.num_cpus": 32,
+        f"{ray}.include_dashboard": False,
+    }
 
 
 if __name__ == "__main__":
