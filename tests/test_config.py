@@ -177,3 +177,12 @@ def test_the_length_a_penalty_is_measured_by_comes_from_the_limits(limits: list[
     config = resolve("quickstart", ["memory.length_penalty=0.1", *limits]).config
     assert config.memory.length_limit_tokens == expected
     assert resolve("quickstart").config.memory.length_limit_tokens is None
+
+
+def test_one_key_of_a_group_leaves_the_defaults_of_its_owner() -> None:
+    optim = resolve(None, ["sft.optim.lr=1e-3"]).config.sft.optim
+    assert (optim.lr, optim.warmup_steps, optim.schedule) == (1e-3, 10, "cosine")
+    assert resolve(None, ["rl.optim.lr=1e-3"]).config.rl.optim.schedule == "constant"
+    found = resolve(None, ["server.url=http://localhost:1", "server.retry.tries=2"]).config.server
+    assert found is not None
+    assert (found.retry.tries, found.retry.backoff_s) == (2, 0.5)

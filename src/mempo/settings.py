@@ -22,3 +22,19 @@ class Settings(BaseModel):
                 if key not in cls.model_fields:
                     raise ValueError(f"unknown key {key!r}{nearest(str(key), cls.model_fields)}")
         return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_what_the_default_says(cls, data: Any) -> Any:
+        """Some keys of a group of settings, such as `optim: {lr: …}` of a stage, leave the others as the stage has
+        them, not as the group has them elsewhere."""
+        if not isinstance(data, dict):
+            return data
+        defaults = {
+            name: cls.model_fields[name].default.model_dump(exclude_unset=True)
+            for name, value in data.items()
+            if isinstance(value, dict)
+            and name in cls.model_fields
+            and isinstance(cls.model_fields[name].default, Settings)
+        }
+        return {**data, **{name: {**kept, **data[name]} for name, kept in defaults.items() if kept}}
