@@ -13,7 +13,7 @@ quickstart: .venv/core
 test: test-fast test-slow
 
 test-fast: .venv/dev
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 -m "not slow" $(ARGS)
 
 test-slow: .venv/dev
 	$(BIN)/python -m pytest -m slow $(ARGS)

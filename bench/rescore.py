@@ -3,8 +3,8 @@
     python bench/rescore.py [--rollouts 100000] [--objectives 2] [--turns 4] [--rounds 3] [--scores default]
 
 `parsing`: `json.loads` of every line into a list, what any reader of the file does at least. `re-scoring`: read the
-lines, score every answer again, all measures with their intervals, the table. The sidecar of tokens is not made, so it
-cannot be read. Half of the parts of answers are wrong, no two of those alike, so that nothing can be remembered.
+lines, score every answer again, all measures with their intervals, the table. The sidecar of tokens is empty, so it is
+not read. Half of the parts of answers are wrong, no two of those alike, so that nothing can be remembered.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from mempo.evaluate.rescore import measures_of, scorers_of
 from mempo.evaluate.saved import collector_at_rest, scored_lines
 from mempo.rewards.outcome import OutcomeSettings
 from mempo.runs.files import dump_line
+from mempo.runs.rollouts import tokens_path
 from mempo.text import normalize
 
 WORDS = [
@@ -129,6 +130,7 @@ def main() -> None:
         file = Path(folder) / "memory.jsonl"
         with file.open("w", encoding="utf-8") as opened:
             opened.writelines(line(n, given.objectives, given.turns, rng) for n in range(given.rollouts))
+        tokens_path(file).touch()  # what tells our own files
         megabytes = file.stat().st_size / 1e6
 
         def parse() -> int:

@@ -1,9 +1,14 @@
 """Rollouts in flight against a model server that answers after a fixed time: how close to the ideal do they finish?
 
-Usage: python bench/sampler_http.py [--rollouts 64] [--turns 8] [--delay-ms 50] [--rounds 5]
+Usage: python bench/sampler_http.py [--rollouts 64] [--turns 8] [--delay-ms 50] [--rounds 9] [--fresh]
 
 The server is a process of its own that spends no time on a model. Ideal is `turns × delay`: every rollout waits for its
-own replies and for nothing else. What is above it is the agent loop, the client and the server's handling together.
+own replies and for nothing else. What is above it is the agent loop and the client. Both processes need a core to
+themselves: `others` says how many cores everything else on the machine took meanwhile. The CPU time of a reply in the
+server is printed to show that it is not what is waited for.
+
+All searches find the same passage, as rollouts of one question do; `--fresh`: each finds another, which costs a turn
+its tokens.
 """
 
 from __future__ import annotations
@@ -12,15 +17,19 @@ import argparse
 import asyncio
 import json
 import multiprocessing
+import os
 import statistics
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 
+from timing import spread
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from mempo.agent import Agent, DecodingSettings, Job, LimitSettings, run_rollouts
 from mempo.context import make_context
+from mempo.evaluate.loops import run_loop
 from mempo.evaluate.openai_capabilities import Capabilities
 from mempo.evaluate.openai_client import OpenAIClient
 from mempo.evaluate.openai_sampler import OpenAISampler
@@ -63,6 +72,7 @@ def serve(pipe: Connection, delay_s: float) -> None:
         loop = asyncio.get_running_loop()
         server = await loop.create_server(lambda: _Slow(head + content, delay_s), "127.0.0.1", 0, backlog=1024)
         pipe.send(server.sockets[0].getsockname()[1])
+        loop.add_reader(pipe.fileno(), lambda: pipe.send(pipe.recv() and time.process_time()))
         await server.serve_forever()
 
     import uvloop
@@ -71,10 +81,16 @@ def serve(pipe: Connection, delay_s: float) -> None:
 
 
 class Found:
+    """Answers at once; `fresh`: with a passage that nobody has seen."""
+
     name = "search"
 
+    def __init__(self, fresh: bool) -> None:
+        self._fresh, self._calls = fresh, 0
+
     async def call(self, argument: str) -> ToolResult:
-        return ToolResult(passages=(PASSAGE,))
+        self._calls += 1
+        return ToolResult(passages=(f"Passage {self._calls}. {PASSAGE}" if self._fresh else PASSAGE,))
 
 
 def make_codec() -> Codec:
@@ -88,44 +104,69 @@ def make_codec() -> Codec:
     return Codec(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>"))
 
 
+def busy_s() -> float:
+    """CPU-seconds that all processes of the machine have used; 0 where the system does not tell."""
+    stat = Path("/proc/stat")
+    if not stat.is_file():
+        return 0.0
+    user, nice, system, _, _, irq, soft, steal, *_ = map(int, stat.read_text().split("\n", 1)[0].split()[1:])
+    return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rollouts", type=int, default=64)
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--delay-ms", type=float, default=50.0)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--fresh", action="store_true", help="every search finds another passage")
     args = parser.parse_args()
     delay_s = args.delay_ms / 1e3
     pipe, theirs = multiprocessing.Pipe()
     server = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs, delay_s), daemon=True)
     server.start()
     url = f"http://127.0.0.1:{pipe.recv()}"
+
+    def server_s() -> float:
+        pipe.send(True)
+        return pipe.recv()
+
     codec = make_codec()
     renderer = Renderer(codec, PromptSettings(template="plain"))
     limits = LimitSettings(max_turns=args.turns, max_turn_tokens=512, max_context_tokens=8192)
-    agent = Agent("memory", make_context("memory", renderer), TurnGrammar(), renderer, {"search": Found()}, limits)
+    agent = Agent(
+        "memory", make_context("memory", renderer), TurnGrammar(), renderer, {"search": Found(args.fresh)}, limits
+    )
     jobs = [Job(Question(str(k), f"currency of country {k}?", "euro"), 0, (0,)) for k in range(args.rollouts)]
     client = OpenAIClient(ServerSettings(url=url, max_concurrent=args.rollouts))
     can = Capabilities(client.base, "stub", "completions", stop_string="removed", stop_field="stop_reason")
-    ideal_s = args.turns * delay_s
+    ideal_s, turns = args.turns * delay_s, args.rollouts * args.turns
     print(f"{args.rollouts} rollouts of {args.turns} turns, {args.delay_ms:g} ms a reply: ideal {ideal_s:.2f} s")
-    ratios, cpu_ms = [], []
+    found: dict[str, list[float]] = {"ratio": [], "client": [], "server": [], "others": []}
     with OpenAISampler(client, codec, can) as sampler:
         for number in range(args.rounds + 1):
-            began, cpu = time.perf_counter(), time.process_time()
-            played = asyncio.run(run_rollouts(agent, sampler, jobs, DecodingSettings()))
-            taken_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu
+            began, mine, its, all_s = time.perf_counter(), time.process_time(), server_s(), busy_s()
+            played = run_loop(run_rollouts(agent, sampler, jobs, DecodingSettings()))
+            taken_s = time.perf_counter() - began
+            mine, its, all_s = time.process_time() - mine, server_s() - its, busy_s() - all_s
             assert all(trajectory.stop is StopReason.TURN_LIMIT for trajectory in played)
-            name = "warm-up" if number == 0 else f"round {number}"
-            each_ms = 1e3 * cpu_s / (args.rollouts * args.turns)
-            print(f"{name}: {taken_s:.3f} s, {taken_s / ideal_s:.2f} × ideal; {each_ms:.2f} ms of CPU a turn")
+            others = max(all_s - mine - its, 0.0) / taken_s
+            row = (taken_s / ideal_s, 1e3 * mine / turns, 1e3 * its / turns, others)
+            name = f"round {number}" if number else "warm-up"
+            print(
+                f"{name}: {taken_s:.3f} s, {row[0]:.2f} × ideal; CPU a turn: client {row[1]:.2f} ms, server "
+                f"{row[2]:.2f} ms; others {others:.1f} cores"
+            )
             if number:
-                ratios.append(taken_s / ideal_s)
-                cpu_ms.append(each_ms)
+                for values, value in zip(found.values(), row, strict=True):
+                    values.append(value)
     server.kill()
-    low, high = min(ratios), max(ratios)
-    middle, each_ms = statistics.median(ratios), statistics.median(cpu_ms)
-    print(f"median {middle:.2f} × ideal ({low:.2f}–{high:.2f}); {each_ms:.2f} ms of CPU a turn")
+    ratio, client_ms, server_ms, others = ((statistics.median(v), min(v), max(v)) for v in found.values())
+    print(f"{spread(ratio)} × ideal; CPU a turn: client {spread(client_ms)} ms, server {spread(server_ms)} ms")
+    print(
+        f"alone on its core the server answers {1e3 / server_ms[0]:.0f} requests a second; "
+        f"{args.rollouts / delay_s:.0f} are asked for at the ideal; others took {spread(others)} cores"
+    )
 
 
 if __name__ == "__main__":

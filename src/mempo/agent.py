@@ -251,15 +251,17 @@ def span_ids(
     if span and decoded.is_token_edge(element.start) and decoded.is_token_edge(element.end):
         return own_ids[slice(*span)]
     tags = opening(element.tag), closing(element.tag)
-    return codec.encode_mixed([(tags[0], True), (element.inner(decoded.text), False), (tags[1], True)]).ids
+    return codec.mixed_ids([(tags[0], True), (element.inner(decoded.text), False), (tags[1], True)])
 
 
 async def answer_action(agent: Agent, tools: Mapping[str, Tool], parsed: ParsedTurn) -> ToolResult:
     """The tool's result, or a sentence that says what was wrong with the turn."""
     if parsed.action is not None and parsed.action.kind in tools:
         try:
-            call = tools[parsed.action.kind].call(parsed.action.text)
-            result = await asyncio.wait_for(call, agent.limits.max_tool_s)
+            # No task of its own for the call: a tool that answers at once lets its rollout go on at once, not behind
+            # all others that are ready, so that the next prompt is under way while those are still being read.
+            async with asyncio.timeout(agent.limits.max_tool_s):
+                result = await tools[parsed.action.kind].call(parsed.action.text)
             if not isinstance(result, ToolResult):
                 raise TypeError(f"it returned a {type(result).__name__}, not a ToolResult")
             return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from mempo.engine.scoring import LocalScorer
 from mempo.engine.shared_prefix import SharedForward
 from mempo.errors import UserError
 from mempo.evaluate.agents import AgentSpec, agent_specs, instructions
+from mempo.evaluate.breakdown import breakdown_measures, breakdowns
 from mempo.evaluate.compare import Entry, Report, compare
 from mempo.evaluate.export import FORMATS, pair_texts
 from mempo.evaluate.resume import missing_jobs, play_missing, score_missing_notes
@@ -74,11 +75,14 @@ def evaluate_server(
 
 
 def final_model(run: Path) -> Path:
-    """The policy at the end of a run, or its newest checkpoint while it is under way.
+    """The policy at the end of a run, or its newest checkpoint while it is under way; a model folder that keeps the
+    configuration of its run (`mempo cluster convert`) is the policy itself.
 
     Raises:
         UserError: the run has neither.
     """
+    if (run / "config.json").is_file():
+        return run
     if (run / "final").is_dir():
         return run / "final"
     checkpoints = RunFolder(run).checkpoints()
@@ -206,22 +210,29 @@ def _evaluate(
         agents = agents_of(config, specs, opened, data)
         folder.begin(resolved.plain(), identity, specs)
         sampler, scorer = opened.load()
-        for spec, agent in zip(specs, agents, strict=True):
-            setup = EvalSetup(
-                agent=agent,
-                sampler=sampler,
-                scorer=scorer,
-                outcome=config.reward,
-                memory=config.memory,
-                seed=config.seed,
-                custom_score=custom_score(config),
-                window=opened.window,
-            )
-            play_missing(folder, spec, setup, questions, settings, retry_errors, console)
-            score_missing_notes(folder, spec, setup, questions)
-        if record := opened.record():
-            write_whole(folder.path / "server.json", json.dumps(record, indent=1) + "\n")
+        _record(folder, opened)
+        try:
+            for spec, agent in zip(specs, agents, strict=True):
+                setup = EvalSetup(
+                    agent=agent,
+                    sampler=sampler,
+                    scorer=scorer,
+                    outcome=config.reward,
+                    memory=config.memory,
+                    seed=config.seed,
+                    custom_score=custom_score(config),
+                    window=opened.window,
+                )
+                play_missing(folder, spec, setup, questions, settings, retry_errors, console)
+                score_missing_notes(folder, spec, setup, questions)
+        finally:
+            _record(folder, opened)  # also of a server that is given up
         return _report(folder, [spec.file_name for spec in specs], config, console)
+
+
+def _record(folder: EvalFolder, opened: Opened) -> None:
+    if record := opened.record():
+        write_whole(folder.path / "server.json", json.dumps(record, indent=1) + "\n")
 
 
 def _test_questions(data: Data) -> list[Question]:
@@ -246,14 +257,12 @@ def _report(folder: EvalFolder, names: Sequence[str], config: Config, console: C
     agents = folder.agents()
     entries = {name: Entry(str(agents[name]["name"]), list(folder.lines(name).values())) for name in agents}
     entries = {name: entry for name, entry in entries.items() if entry.lines}
-    measures = {
-        entry.label: {k: summarise(lines) for k, lines in by_objectives(entry.lines).items()}
-        for entry in entries.values()
-    }
+    measures = {entry.label: measures_by_objectives(entry.lines) for entry in entries.values()}
     report = compare(list(entries.values()), seed=config.seed)
+    parts = breakdowns(list(entries.values()), seed=config.seed)
     write_whole(folder.path / "evaluation.json", json.dumps(measures, indent=1) + "\n")
-    write_tables(report, folder.path / "tables")
-    print_report(report, title_of(config), console)
+    write_tables(report, folder.path / "tables", parts=parts)
+    print_report(report, title_of(config), console, parts=parts)
     lines = [line for name in names for line in entries[name].lines]
     if lines and all(line["is_error"] for line in lines):
         reason = next((line["error"] for line in reversed(lines) if line.get("error")), "no message")
@@ -272,19 +281,36 @@ def title_of(config: Config) -> str:
     return f"k objectives, mean over n questions [95 % interval], {decoding}{many}, seed {config.seed}"
 
 
-def print_report(report: Report, title: str, console: Console, more: Sequence[str] = ()) -> None:
+def measures_by_objectives(lines: Sequence[Mapping[str, Any]], more: Sequence[str] = ()) -> dict[int, dict[str, Any]]:
+    """The measures of an agent for `evaluation.json` and `scores.json`, those of parts of the questions under `by`."""
+    found = {}
+    for k, chosen in by_objectives(lines).items():
+        parts = breakdown_measures(chosen)
+        found[k] = summarise(chosen, more) | ({"by": parts} if parts else {})
+    return found
+
+
+def print_report(
+    report: Report, title: str, console: Console, more: Sequence[str] = (), parts: Mapping[str, Report] | None = None
+) -> None:
+    """`parts`: tables by what rows say of their questions, see `breakdowns`."""
     console.print(report_table(report, title))
     if more:
         console.print(scores_table(report, more))
     for text in (*pair_texts(report), *report.remarks):
         console.print(text, highlight=False, markup=False, soft_wrap=True)
+    for key, part in (parts or {}).items():
+        console.print(report_table(part, f"by {key}"))
 
 
-def write_tables(report: Report, folder: Path, formats: Sequence[str] = tuple(FORMATS)) -> list[Path]:
-    """The table in every format, `table.md` and so on; the files made."""
+def write_tables(
+    report: Report, folder: Path, formats: Sequence[str] = tuple(FORMATS), parts: Mapping[str, Report] | None = None
+) -> list[Path]:
+    """The table in every format, `table.md` and so on, and those of `parts` as `by-KEY.md`; the files made."""
     made = []
     for name in formats:
         ending, write = FORMATS[name]
-        made.append(folder / f"table.{ending}")
-        write_whole(made[-1], write(report))
+        for stem, one in {"table": report, **{f"by-{key}": part for key, part in (parts or {}).items()}}.items():
+            made.append(folder / f"{stem}.{ending}")
+            write_whole(made[-1], write(one))
     return made

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cache
+from functools import cache, cached_property
 from typing import Literal
 
 from mempo.errors import ConfigError
@@ -67,7 +67,7 @@ class TurnGrammar:
             twice = next(action for action in self.actions if self.actions.count(action) > 1)
             raise ConfigError(f"the action {twice!r} stands twice in {', '.join(self.actions)}")
 
-    @property
+    @cached_property
     def action_tags(self) -> tuple[str, ...]:
         """Every tag that would be an action: those allowed here, and those known everywhere."""
         return tuple(dict.fromkeys((*ACTION_TAGS, *self.actions)))
@@ -78,7 +78,7 @@ class TurnGrammar:
             return "forbidden"
         return self.first_note if turn_index == 0 else self.notes
 
-    @property
+    @cached_property
     def stop_strings(self) -> tuple[str, ...]:
         """Generation of a turn ends at the end of the first closed action."""
         return tuple(closing(action) for action in self.actions)
@@ -244,7 +244,8 @@ def clean(s: Scan, turn_index: int, grammar: TurnGrammar) -> bool:
             position = e.end
     outside.append(s.text[position:])
     # Piece by piece: `</me` and `m>` on either side of a tag are no closing tag together.
-    stray = any(_tag_pattern(grammar.actions).sub("", piece).strip() for piece in outside)
+    written = [piece for piece in outside if piece and not piece.isspace()]
+    stray = any(_tag_pattern(grammar.actions).sub("", piece).strip() for piece in written)
     empty = any(e.closed and not e.inner(s.text).strip() for e in s.elements)
     return not stray and not empty and all(e.tag != "tool_response" for e in s.elements)
 

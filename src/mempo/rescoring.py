@@ -12,6 +12,7 @@ from rich.console import Console
 
 from mempo.config import Config, resolve
 from mempo.errors import UserError, nearest
+from mempo.evaluate.breakdown import breakdowns
 from mempo.evaluate.compare import Entry, Report, compare
 from mempo.evaluate.export import FORMATS
 from mempo.evaluate.figures import save_figures
@@ -19,8 +20,7 @@ from mempo.evaluate.judging import judge_file
 from mempo.evaluate.rescore import measures_of
 from mempo.evaluate.saved import collector_at_rest, scored_lines
 from mempo.evaluate.store import EvalFolder
-from mempo.evaluate.summary import by_objectives, summarise
-from mempo.evaluation import print_report, write_tables
+from mempo.evaluation import measures_by_objectives, print_report, write_tables
 from mempo.rewards.outcome import OutcomeSettings
 from mempo.runs.files import dump_line, write_whole
 from mempo.runs.folder import changed_keys
@@ -101,7 +101,7 @@ def score_run(
         lines = _lines(file, scorers, config.reward)
         entries.append(Entry(label, lines))
         extra = [*more, *(["judge"] if any("judge" in line for line in lines) else [])]
-        measures[label] = {k: summarise(found, extra) for k, found in by_objectives(lines).items()}
+        measures[label] = measures_by_objectives(lines, extra)
         if per_rollout:
             kept = ("question_id", "rollout", "answer", "gold", "is_error", *_SCORES, *extra)
             text = "".join(dump_line({name: line[name] for name in kept if name in line}) for line in lines)
@@ -110,7 +110,7 @@ def score_run(
     record = {"scorers": list(scorers), "reward": config.reward.model_dump(mode="json"), "measures": measures}
     write_whole(folder / "scores.json", json.dumps(record, indent=1) + "\n")
     title = f"k objectives, mean over n questions [95 % interval], scored with {', '.join(scorers)}"
-    print_report(report, title, console, more)
+    print_report(report, title, console, more, breakdowns(entries, more, config.seed))
     console.print(f"scores are in {folder / 'scores.json'}", highlight=False, markup=False, soft_wrap=True)
     return report
 
@@ -153,13 +153,14 @@ def compare_runs(
     others = zip(paths[1:], configs[1:], strict=True)
     remarks = [text for path, other in others if (text := _differences(paths[0], configs[0], path, other))]
     report = Report(report.columns, report.rows, report.pairs, (*report.remarks, *remarks))
+    parts = breakdowns(entries, more, configs[0].seed)
     written = [name for name in formats if name != "terminal"]
     if not formats or "terminal" in formats:
-        print_report(report, "k objectives, mean over n questions [95 % interval]", console, more)
+        print_report(report, "k objectives, mean over n questions [95 % interval]", console, more, parts)
     for name in written:
         console.out(FORMATS[name][1](report), highlight=False)
     if out is not None:
-        files = write_tables(report, out, written or list(FORMATS))
+        files = write_tables(report, out, written or list(FORMATS), parts)
         figures = save_figures(report, out)
         console.print(
             f"tables and figures are in {out}: {', '.join([*(file.name for file in files), *figures])}",
@@ -175,7 +176,7 @@ def _lines(file: Path, scorers: Sequence[str], reward: OutcomeSettings) -> list[
         lines = scored_lines(file, scorers, reward)
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"the rollouts {file} cannot be read ({type(error).__name__}: {error})") from error
     if not lines:
         raise UserError(f"{file} holds no rollouts")

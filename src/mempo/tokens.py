@@ -13,13 +13,17 @@ import json
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from functools import cached_property
+from itertools import accumulate, chain
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from mempo.errors import UserError
 from mempo.trajectory import Span
+
+_KEPT_TEXTS, _KEPT_CHARS = 2048, 4096
+"""Passages come again: to other rollouts of a question, other agents, later turns. A few megabytes of them are kept."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +89,9 @@ class Codec:
         self._outside = _without_added_tokens(backend)
         self._anchor: tuple[int, str] | None = None
         self._pieces: dict[int, tuple[str, str]] = {}
+        self._outside_ids: dict[str, tuple[int, ...]] = {}
 
-    @property
+    @cached_property
     def size(self) -> int:
         """One more than the largest id; vocabularies may have holes."""
         return max(self._trusted.get_vocab(with_added_tokens=True).values()) + 1
@@ -100,25 +105,43 @@ class Codec:
     def encode_outside(self, text: str) -> tuple[int, ...]:
         """Ids of text from outside: no id of the added vocabulary, whatever the text says. A letter that the vocabulary
         lacks is the unknown token, where the tokenizer has one."""
-        return self._encode_outside(text).ids
+        if (known := self._outside_ids.get(text)) is not None:
+            return known
+        ids = tuple(self._outside.encode(_storable(text), add_special_tokens=False).ids)
+        if not self.added_ids.isdisjoint(ids):
+            ids = self._encode_outside(text).ids
+        if len(text) <= _KEPT_CHARS:
+            if len(self._outside_ids) == _KEPT_TEXTS:
+                self._outside_ids.clear()
+            self._outside_ids[text] = ids
+        return ids
+
+    def mixed_ids(self, pieces: Sequence[tuple[str, bool]]) -> tuple[int, ...]:
+        """The ids of `encode_mixed`; without their places, which cost time to fetch."""
+        whole = _storable("".join([text for text, _ in pieces]))
+        ids = tuple(self._trusted.encode(whole, add_special_tokens=False).ids)
+        return ids if self.added_ids.isdisjoint(ids) else self.encode_mixed(pieces).ids
 
     def encode_mixed(self, pieces: Sequence[tuple[str, bool]]) -> Encoded:
         """Encode `(text, trusted)` pieces as one string where that is safe, so that merges across their edges happen as
         in running text. When an added token would come out of (or reach into) an outside piece, they are encoded apart.
         """
-        whole = "".join(text for text, _ in pieces)
+        whole = "".join([text for text, _ in pieces])
+        encoding = self._trusted.encode(_storable(whole), add_special_tokens=False)
+        together = Encoded(tuple(encoding.ids), tuple(encoding.offsets))
+        if self.added_ids.isdisjoint(together.ids):
+            return together
         edges, position = [], 0
         for text, trusted in pieces:
             edges.append((position, position + len(text), trusted))
             position += len(text)
-        encoding = self._trusted.encode(_storable(whole), add_special_tokens=False)
         unsafe = any(
             self._is_added(i, whole[a:b])
             and any(not trusted and a < end and start < b for start, end, trusted in edges)
-            for i, (a, b) in zip(encoding.ids, encoding.offsets, strict=True)
+            for i, (a, b) in zip(together.ids, together.offsets, strict=True)
         )
         if not unsafe:
-            return Encoded(tuple(encoding.ids), tuple(encoding.offsets))
+            return together
         ids: list[int] = []
         offsets: list[tuple[int, int]] = []
         for (text, trusted), (start, _, _) in zip(pieces, edges, strict=True):
@@ -135,13 +158,14 @@ class Codec:
     def _encode_outside(self, text: str) -> Encoded:
         text = _storable(text)
         encoding = self._outside.encode(text, add_special_tokens=False)
-        found = zip(encoding.ids, encoding.offsets, strict=True)
+        whole = Encoded(tuple(encoding.ids), tuple(encoding.offsets))
+        found = zip(whole.ids, whole.offsets, strict=True)
         if not any(self._is_added(i, text[start:end]) for i, (start, end) in found):
-            return Encoded(tuple(encoding.ids), tuple(encoding.offsets))
+            return whole
         # The model itself knows the token (a word-level or unigram vocabulary that holds it): spell that piece out.
         ids: list[int] = []
         offsets: list[tuple[int, int]] = []
-        for i, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+        for i, (start, end) in zip(whole.ids, whole.offsets, strict=True):
             if not self._is_added(i, text[start:end]):
                 ids.append(i)
                 offsets.append((start, end))
@@ -171,27 +195,29 @@ class Codec:
 
         Bytes that are no whole character come out as U+FFFD: good for a quick look, never for exact offsets.
         """
-        if token_id not in self._pieces:
-            if self._anchor is None:
-                # Small vocabularies may not know the letter at all.
-                ordinary = (i for i in range(self.size) if i not in self.added_ids)
-                anchor = next(chain(self.encode_outside("a"), ordinary), self.eos_id)
-                self._anchor = (anchor, self.decode([anchor]))
-            anchor_id, anchor_text = self._anchor
-            both = self.decode([anchor_id, token_id])
-            self._pieces[token_id] = (self.decode([token_id]), both[len(anchor_text) :])
-        return self._pieces[token_id][0 if first else 1]
+        return (self._pieces.get(token_id) or self._piece(token_id))[0 if first else 1]
+
+    def _piece(self, token_id: int) -> tuple[str, str]:
+        """At the very beginning, and behind another token."""
+        if self._anchor is None:
+            # Small vocabularies may not know the letter at all.
+            ordinary = (i for i in range(self.size) if i not in self.added_ids)
+            anchor = next(chain(self.encode_outside("a"), ordinary), self.eos_id)
+            self._anchor = (anchor, self.decode([anchor]))
+        anchor_id, anchor_text = self._anchor
+        both = self.decode([anchor_id, token_id])
+        self._pieces[token_id] = (self.decode([token_id]), both[len(anchor_text) :])
+        return self._pieces[token_id]
 
     def decode_spans(self, ids: Sequence[int]) -> Decoded:
         """Text of sampled ids and the character each token starts at."""
         text = self.decode(ids)
-        starts, position = [0], 0
-        for k, i in enumerate(ids):
-            position += len(self.piece(i, first=k == 0))
-            starts.append(position)
-        quick = "".join(self.piece(i, first=k == 0) for k, i in enumerate(ids))
-        if quick == text and "�" not in quick:
-            return Decoded(text, tuple(starts), frozenset(starts))
+        known = self._pieces
+        pieces = [(known.get(i) or self._piece(i))[1] for i in ids]
+        pieces[:1] = [self.piece(i, first=True) for i in ids[:1]]
+        if "".join(pieces) == text and "�" not in text:
+            starts = tuple(accumulate(map(len, pieces), initial=0))
+            return Decoded(text, starts, frozenset(starts))
         return self._decoded_by_prefixes(ids, text)
 
     def _decoded_by_prefixes(self, ids: Sequence[int], text: str) -> Decoded:

@@ -289,6 +289,37 @@ def test_nested_hotpotqa(tmp_path: Path) -> None:
     assert load_questions(write(tmp_path / "h.jsonl", row)) == [expected]
 
 
+TWO_WIKI = {**HOTPOT, "_id": "w", "evidences": [["Film X", "country", "France"]], "entity_ids": "Q1_Q142"}
+TWO_WIKI |= {"answer": "France", "type": "compositional", "answer_id": "Q142", "evidences_id": [["Q1", "P17", "Q142"]]}
+ALIASES = [
+    {"Q_id": "Q142", "aliases": ["French Republic", "France"], "demonyms": ["French"]},
+    {"Q_id": "Q31", "aliases": ["Kingdom of Belgium"], "demonyms": []},
+]
+
+
+@pytest.mark.parametrize("name", ["id_aliases.json", "id_aliases.jsonl", "id_aliases.json.gz"])
+@pytest.mark.parametrize("as_array", [False, True])
+def test_2wiki_takes_the_aliases_beside_it(tmp_path: Path, name: str, as_array: bool) -> None:
+    rows = [TWO_WIKI, {**TWO_WIKI, "_id": "v", "answer_id": "Q5"}, {**TWO_WIKI, "_id": "u", "answer_id": None}]
+    (tmp_path / "dev.json").write_text(json.dumps(rows), "utf-8")
+    text = json.dumps(ALIASES) if as_array else "".join(json.dumps(row) + "\n" for row in ALIASES)
+    (tmp_path / name).write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
+    first, second, third = load_questions(tmp_path / "dev.json")
+    assert first.gold == ("France", "French Republic", "French")
+    assert first.meta["type"] == "compositional"
+    assert (second.gold, third.gold) == ("France", "France")
+    again = load_questions(parquet(tmp_path / "dev.parquet", {**TWO_WIKI, "supporting_facts": [], "context": []}))
+    assert again[0].gold == first.gold
+
+
+def test_a_broken_file_of_aliases_is_named(tmp_path: Path) -> None:
+    (tmp_path / "dev.json").write_text(json.dumps([TWO_WIKI]), "utf-8")
+    for text, said in (("{}\n{half", "line 2: not JSON"), ('{"Q_id": "Q142", "aliases": "x"}', "line 1: 'aliases'")):
+        (tmp_path / "id_aliases.json").write_text(text, "utf-8")
+        with pytest.raises(QuestionFileError, match=f"id_aliases.json, {said}"):
+            load_questions(tmp_path / "dev.json")
+
+
 def test_verl_parquet_asks_what_extra_info_holds(tmp_path: Path) -> None:
     row = {
         "data_source": "searchR1_nq",

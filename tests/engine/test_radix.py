@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from mempo.engine.radix import RadixCache, as_ids, common_length
+from mempo.engine.radix import RadixCache, Whole, as_ids, common_length
 
 LAYERS, HEADS, WIDTH = 2, 1, 3
 
@@ -25,7 +25,7 @@ def stored(cache: RadixCache, ids: tuple[int, ...], length: int) -> torch.Tensor
 
 
 def put(cache: RadixCache, ids: tuple[int, ...], start: int = 0, fleeting: bool = False) -> None:
-    cache.insert(as_ids(ids), kv_of(ids)[..., start:, :], start, fleeting)
+    cache.insert(as_ids(ids), Whole(kv_of(ids)[..., start:, :]), start, fleeting)
 
 
 def test_common_length() -> None:
@@ -106,6 +106,6 @@ def test_what_is_fleeting_is_gone_and_leaves_the_rest() -> None:
 
 def test_a_copy_does_not_follow_its_source() -> None:
     cache, source = RadixCache(10**9), kv_of((1, 2)).clone()
-    cache.insert(as_ids((1, 2)), source, 0)
+    cache.insert(as_ids((1, 2)), Whole(source), 0)
     source.zero_()
     assert torch.equal(stored(cache, (1, 2), 2), kv_of((1, 2)))

@@ -119,6 +119,11 @@ def test_a_served_model(cli: Cli, model: Path, config: Path, served: Stub, tmp_p
     assert "P(mem)" not in said  # a server does not say how well it predicts
     record = json.loads(Path("out/server.json").read_text("utf-8"))
     assert record["counts"]["requests"] >= 8
+    assert record["counts"]["retries"] == record["counts"]["failed"] == 0
+    told = record["capabilities"]
+    assert (told["api"], told["model"], told["stop_field"]) == ("completions", "the-model", "stop_reason")
+    assert told["token_prompts"] is told["returns_ids"] is told["can_force"] is True
+    assert "seed" in told["accepts"]
     asked = len(served.bodies)
     assert cli(*command, "--out", "out")[0] == 0
     assert len(served.bodies) - asked < 12  # the probes of the server alone
@@ -147,6 +152,36 @@ def test_a_server_that_fails_is_no_wrong_answer(cli: Cli, model: Path, config: P
     assert code == 0, said
     table = json.loads(Path("out/evaluation.json").read_text("utf-8"))
     assert (table["react"]["1"]["em"], table["react"]["1"]["errors"], table["react"]["1"]["rollouts"]) == (1.0, 0.0, 4)
+
+
+def test_a_server_that_is_given_up_leaves_its_counts(cli: Cli, model: Path, config: Path, served: Stub) -> None:
+    probes = 12
+    served.fault = lambda number: reply({"error": "busy"}, 429) if number > probes else None
+    command = ("eval", "--server", served.url, "--tokenizer", model, "--config", config, "--out", "out")
+    quick = ("server.retry.tries=2", "server.retry.backoff_s=0", "evaluate.max_in_flight=1", "--samples", "20")
+    code, said = cli(*command, *quick, "evaluate.max_errors_in_row=3")
+    assert code == 2
+    assert "3 rollouts in a row failed by infrastructure, the last with: model server" in said
+    assert "429" in said
+    counts = json.loads(Path("out/server.json").read_text("utf-8"))["counts"]
+    assert (counts["failed"], counts["retries"]) == (3, 3)
+
+
+def test_several_sources_get_a_table_each(cli: Cli, model: Path, config: Path, served: Stub, tmp_path: Path) -> None:
+    rows = [{"id": f"q{i}", "question": f"{i}?", "answer": "Paris", "data_source": f"s{i % 2}"} for i in range(4)]
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    command = ("eval", "--server", served.url, "--tokenizer", model, "--config", config, "--agents", "react")
+    code, said = cli(*command, "--out", "out")
+    assert code == 0, said
+    assert "by data_source" in said
+    assert "react [s1]" in said
+    by = json.loads(Path("out/evaluation.json").read_text("utf-8"))["react"]["1"]["by"]["data_source"]
+    assert {name: (found["questions"], found["em"]) for name, found in by.items()} == {"s0": (2, 1.0), "s1": (2, 1.0)}
+    assert "s0" in Path("out/tables/by-data_source.csv").read_text("utf-8")
+    code, said = cli("compare", "out", "--out", "cmp", "--format", "markdown")
+    assert code == 0, said
+    assert "s1" in Path("cmp/by-data_source.md").read_text("utf-8")
+    assert "by data_source" in cli("score", "out")[1]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from mempo.evaluate.judge import (
     Asked,
     Judgement,
     JudgeSettings,
-    judge_measures,
     judge_prompt,
     open_judge,
     parse_verdict,
@@ -121,7 +120,6 @@ def test_verdicts_in_order_and_what_is_none(family: Family) -> None:
     found = judged(say, [Asked("Capital of France?", "Paris", answer) for answer in answers], family)
     assert [judgement.verdict for judgement in found] == ["correct", "incorrect", None, "incorrect", "incorrect"]
     assert found[2].reason == "no verdict in 'Hm.'"
-    assert judge_measures(found) == {"judge": 0.25, "judge_no_verdict": 1.0}
 
 
 def test_a_judge_that_only_completes() -> None:
@@ -148,7 +146,6 @@ def test_a_failing_request_is_none_and_the_others_are_judged() -> None:
             found = judge.judge([Asked("?", "x", answer) for answer in ("good", "bad", "good")])
     assert [judgement.verdict for judgement in found] == ["correct", None, "correct"]
     assert "HTTP 500" in found[1].reason
-    assert judge_measures([]) == {"judge": None, "judge_no_verdict": 0.0}
 
 
 def test_opening_says_who_judges_and_a_wrong_key_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 import ssl
+import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -11,7 +14,7 @@ import httpx
 import pytest
 
 from mempo.evaluate.openai_client import proxy_of
-from mempo.evaluate.openai_transport import DirectTransport
+from mempo.evaluate.openai_transport import MAX_HEAD_BYTES, DirectConnections, Reply, decoded
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 
@@ -47,26 +50,28 @@ class Scripted:
 
 
 def talk(
-    replies: Sequence[bytes | None], use: Callable[[httpx.AsyncClient, str], Awaitable[Any]]
+    replies: Sequence[bytes | None], use: Callable[[DirectConnections, str], Awaitable[Any]]
 ) -> tuple[Any, Scripted]:
     script = Scripted(replies)
 
     async def run() -> Any:
         server = await asyncio.start_server(script.connected, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/x"
-        context = ssl.create_default_context()
-        async with server, httpx.AsyncClient(transport=DirectTransport(context, 5.0, 1000), timeout=5) as client:
-            return await use(client, url)
+        connections = DirectConnections({"authorization": "Bearer k"}, ssl.create_default_context(), 5.0, 1000)
+        async with server, asyncio.timeout(5):
+            found = await use(connections, url)
+            await connections.aclose()
+            return found
 
     return asyncio.run(run()), script
 
 
-async def once(client: httpx.AsyncClient, url: str) -> httpx.Response:
-    return await client.post(url, content=b'{"a": 1}', headers={"authorization": "Bearer k"})
+async def once(connections: DirectConnections, url: str) -> Reply:
+    return await connections.send("POST", url, b'{"a": 1}')
 
 
-async def thrice(client: httpx.AsyncClient, url: str) -> list[httpx.Response]:
-    return [await once(client, url) for _ in range(3)]
+async def thrice(connections: DirectConnections, url: str) -> list[Reply]:
+    return [await once(connections, url) for _ in range(3)]
 
 
 def test_what_is_sent() -> None:
@@ -92,25 +97,25 @@ def test_what_is_sent() -> None:
 )
 def test_every_form_of_a_body(reply: bytes) -> None:
     response, _ = talk([reply], once)
-    assert (response.status_code, response.json()) == (200, [1, 2, 3])
+    assert (response.status, json.loads(response.body)) == (200, [1, 2, 3])
 
 
 def test_headers_come_through() -> None:
     busy = b"HTTP/1.1 429 Too Many\r\nRetry-After: 7\r\ncontent-length: 0\r\n\r\n"
     response, _ = talk([busy], once)
-    assert (response.status_code, response.headers["retry-after"], response.content) == (429, "7", b"")
+    assert (response.status, response.headers["retry-after"], response.body) == (429, "7", b"")
 
 
 def test_a_connection_is_taken_again() -> None:
     responses, script = talk([OK, OK, OK], thrice)
-    assert [response.content for response in responses] == [b"{}"] * 3
+    assert [response.body for response in responses] == [b"{}"] * 3
     assert script.connections == 1
 
 
 def test_a_server_that_closes_gets_a_new_connection() -> None:
     closing = OK.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
     responses, script = talk([closing, closing, OK], thrice)
-    assert [response.content for response in responses] == [b"{}"] * 3
+    assert [response.body for response in responses] == [b"{}"] * 3
     assert script.connections == 3
 
 
@@ -131,11 +136,40 @@ def test_what_is_no_reply(reply: bytes | None, says: str) -> None:
 
 def test_a_reply_that_is_too_long_is_broken_off() -> None:
     response, _ = talk([b"HTTP/1.1 200 OK\r\ncontent-length: 9000000\r\n\r\n" + b"x" * 5000], once)
-    assert 1000 < len(response.content) <= 5000
+    assert 1000 < len(response.body) <= 5000
+    assert response.is_cut
+
+
+def test_a_packed_body_is_unpacked() -> None:
+    packed = gzip.compress(b"[1, 2]")
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(packed)
+    response, script = talk([head + packed], once)
+    assert (response.body, response.is_cut) == (b"[1, 2]", False)
+    assert b"accept-encoding: identity\r\n" in script.requests[0], "it is not asked for"
+
+
+def test_a_bomb_is_unpacked_no_further_than_allowed() -> None:
+    assert decoded(gzip.compress(bytes(10**7)), "gzip", 1000) == (bytes(1000), True)
+    assert decoded(zlib.compress(b"abc"), "deflate", 1000) == (b"abc", False)
+    assert decoded(b"no gzip", "gzip", 1000) == (b"no gzip", False)
+    assert decoded(b"\x0b\x01", "br", 1000) == (b"\x0b\x01", False)
+
+
+def test_a_head_that_never_ends_is_broken_off() -> None:
+    endless = b"HTTP/1.1 200 OK\r\n" + b"x-a: b\r\n" * (MAX_HEAD_BYTES // 4) + b"content-length: 0\r\n"
+    with pytest.raises(httpx.RemoteProtocolError, match=f"longer than {MAX_HEAD_BYTES}"):
+        talk([endless], once)
+
+
+def test_a_second_reply_to_one_request_is_never_taken_for_the_next() -> None:
+    second = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n[2]"
+    responses, script = talk([b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n[1]" + second, OK, OK], thrice)
+    assert [response.body for response in responses] == [b"[1]", b"{}", b"{}"]
+    assert script.connections == 2
 
 
 def test_one_that_gives_up_leaves_no_connection_behind() -> None:
-    async def impatient(client: httpx.AsyncClient, url: str) -> httpx.Response:
+    async def impatient(client: DirectConnections, url: str) -> Reply:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.02):
                 await once(client, url)
@@ -143,7 +177,7 @@ def test_one_that_gives_up_leaves_no_connection_behind() -> None:
 
     silent = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{"
     response, script = talk([silent, OK], impatient)
-    assert (response.content, script.connections) == (b"{}", 2)
+    assert (response.body, script.connections) == (b"{}", 2)
 
 
 def test_the_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

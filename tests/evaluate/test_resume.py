@@ -40,6 +40,7 @@ class Dying(Speaker):
         self.turns = turns
 
     async def generate(self, prompt_ids: Any, sampling: SamplingParams) -> Generation:
+        await asyncio.sleep(0)  # the others go on meanwhile, as they do while a model works
         self.turns -= 1
         if self.turns < 0:
             raise Killed
@@ -77,7 +78,7 @@ def test_killed_and_run_again_it_is_as_if_never_killed(tmp_path: Path) -> None:
     asked = questions(6)
     straight, killed = EvalFolder(tmp_path / "straight"), EvalFolder(tmp_path / "killed")
     assert play(straight, Speaker(wandering), asked) == 12
-    for turns in (7, 9, 11):
+    for turns in (5, 6, 7):
         with pytest.raises(Killed):
             play(killed, Dying(turns), asked)
     there = len(read_lines(killed.rollouts("memory")))

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from mempo.evaluate.stats import (
-    average_at_k,
     bootstrap,
     compare_paired,
     mean_of,
@@ -26,10 +25,8 @@ def test_a_question_counts_once_however_many_samples_it_has() -> None:
     assert mean_of({}) is None
 
 
-def test_average_and_pass_at_k() -> None:
+def test_pass_at_k() -> None:
     samples = [1.0, 0.0, 0.0, 1.0, None]
-    assert average_at_k(samples) == 0.5
-    assert average_at_k([None]) is None
     assert pass_at_k(samples, 1) == 0.5
     assert pass_at_k(samples, 2) == pytest.approx(1 - 1 / 6)  # of 6 pairs one has no right sample
     assert pass_at_k(samples, 4) == 1.0

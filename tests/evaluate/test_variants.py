@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from mempo.evaluate.variants import MEASURES, augmented, variant_scores
 
-WORDS = st.lists(
-    st.sampled_from(["Paris", "the", "A", "an", "U.S.", "New-York", "rome", "1,000", "...", "Paris", "巴黎", "é", " "]),
-    max_size=5,
-).map(" ".join)
+PIECES = (
+    *("Paris", "the", "A", "an", "U.S.", "New-York", "rome", "1,000", "...", "巴黎", "é", "3.14", "-5", "$5", "«x»"),
+    *("İstanbul", "½", "ﬁn", "<mem>", "'the'", " ", "x\u00a0y", "\u200b", "a\tb", "\u2028"),
+)
+WORDS = st.lists(st.sampled_from(PIECES), max_size=5).map(" ".join)
 ALIASES = st.lists(WORDS, min_size=1, max_size=3)
 
 

@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mempo.data.aliases import aliases_beside, with_aliases
 from mempo.data.errors import QuestionFileError
 from mempo.data.rows import ANSWER_KEYS, ID_KEYS, question_of
 from mempo.question import Question
@@ -16,7 +17,7 @@ from mempo.retrieval.jsonl import is_blank, json_name, open_bytes, parse_object
 _PARQUET_MAGIC = b"PAR1"
 _BOM = b"\xef\xbb\xbf"
 _COLUMNS = frozenset(
-    {*ID_KEYS, *ANSWER_KEYS, "question", "answer_aliases", "prompt", "reward_model", "extra_info"}
+    {*ID_KEYS, *ANSWER_KEYS, "question", "answer_aliases", "answer_id", "prompt", "reward_model", "extra_info"}
     | {"data_source", "ability", "type", "level", "answerable", "source", "probe"}
 )
 """Columns read from parquet; others may hold whole pages of context."""
@@ -39,7 +40,7 @@ def load_questions(path: str | Path, *, limit: int | None = None) -> list[Questi
     See docs/data.md for the forms of rows. A question without an id gets its row's number, from 0.
 
     Raises QuestionFileError in one line: no such file, a folder, no questions, a broken row (its line or row number and
-    the reason), an id that stands twice.
+    the reason), an id that stands twice, a broken file of aliases beside it (`mempo.data.aliases`).
     """
     return read_questions(path, limit=limit).questions
 
@@ -81,6 +82,8 @@ def read_questions(path: str | Path, *, limit: int | None = None, skip_bad: bool
         raise QuestionFileError(f"none of the {len(skipped)} rows can be used; the first: {skipped[0]}")
     if not questions:
         raise QuestionFileError(f"questions {path} holds no questions ({path.stat().st_size} bytes)")
+    if (file := aliases_beside(path)) is not None:
+        questions = with_aliases(questions, file)
     return Loaded(questions, skipped)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -11,6 +12,8 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
+
+from mempo.engine.radix import Kept, Views, Whole
 
 
 def new_cache(model: PreTrainedModel) -> DynamicCache:
@@ -145,12 +148,19 @@ class Behind:
 
     `buffer` `[layers, 2, rows, heads, tokens, width]`: prefixes end at column `deepest`, so shorter ones are padded on
     the left; `prefix(row, length)` is where one belongs. With `deepest` 0 there is nothing to put together: what the
-    model makes is held as it comes.
+    model makes is held as it comes. The buffer lies in `scratch`, a flat tensor of an earlier one that is no longer
+    needed, where that is large enough.
     """
 
-    def __init__(self, shape: CacheShape, rows: int, deepest: int, new: int) -> None:
+    def __init__(
+        self, shape: CacheShape, rows: int, deepest: int, new: int, scratch: torch.Tensor | None = None
+    ) -> None:
         size = (shape.layers, 2, rows, shape.heads, deepest + new if deepest else 0, shape.width)
-        self.buffer = torch.empty(size, dtype=shape.dtype, device=shape.device)
+        count = math.prod(size)
+        if scratch is None or len(scratch) < count:
+            scratch = torch.empty(count, dtype=shape.dtype, device=shape.device)
+        self.scratch = scratch
+        self.buffer = scratch[:count].view(size)
         self.seen = deepest
         self.cache = _own_cache(self, shape.layers)
         self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -161,11 +171,11 @@ class Behind:
         place[..., : self.seen - length, :] = 0  # masked, and yet a NaN there would spread
         return place[..., self.seen - length :, :]
 
-    def taken(self, row: int, count: int) -> torch.Tensor:
-        """The first `count` new tokens of a row, `[layers, 2, heads, count, width]`."""
+    def taken(self, row: int, count: int) -> Kept:
+        """The first `count` new tokens of a row."""
         if self._made:
-            return torch.stack([torch.stack([part[row, :, :count] for part in layer]) for layer in self._made.values()])
-        return self.buffer[:, :, row, :, self.seen : self.seen + count]
+            return Views([(keys[row, :, :count], values[row, :, :count]) for keys, values in self._made.values()])
+        return Whole(self.buffer[:, :, row, :, self.seen : self.seen + count])
 
     def write(self, number: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if not self.seen:
@@ -206,9 +216,9 @@ class Slots:
                 self.buffer[:, :, row, :, : self.seen + 1] = self.buffer[:, :, old, :, : self.seen + 1]
         self.lengths = self.lengths[torch.tensor(rows, device=self.lengths.device)]
 
-    def taken(self, row: int, start: int, stop: int) -> torch.Tensor:
-        """A view `[layers, 2, heads, tokens, width]` of a row's positions `[start, stop)`."""
-        return self.buffer[:, :, row, :, start:stop]
+    def taken(self, row: int, start: int, stop: int) -> Kept:
+        """A row's positions `[start, stop)`."""
+        return Whole(self.buffer[:, :, row, :, start:stop])
 
     def step(self, model: PreTrainedModel, tokens: torch.Tensor, active: torch.Tensor, longest: int) -> torch.Tensor:
         """Feed `tokens` `[rows]`; logits `[rows, vocabulary]`. Rows that are not `active` `[rows]` grow no longer.

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import numpy as np
+
 from mempo.engine.radix import Ids, common_length
 
 
@@ -118,26 +120,50 @@ def _row(sequence: _Sequence, cost: Cost) -> PlannedRow:
     return PlannedRow(sequence.ids, past, wave, list(sequence.targets))
 
 
+PASS_TOKENS = 32
+"""What one more pass costs besides its tokens, in tokens: a guess that only speed depends on."""
+PAST_TOKENS = 0.03
+"""What one kept token costs that is put before a row, padding included, in tokens that are forwarded."""
+
+
 def batches(rows: Sequence[PlannedRow], budget_tokens: int) -> list[list[PlannedRow]]:
-    """Rows of one wave in rectangles: rows × longest new part within the budget, little of it padding, and kept
-    prefixes at most four budgets wide. Plain rows and rows with a prefix go apart."""
-    ordered = sorted(rows, key=lambda r: (r.past > 0, -r.new_tokens, -r.past))
+    """Rows of one wave in rectangles: rows × longest new part within the budget, and kept prefixes at most four budgets
+    wide. Plain rows and rows with a prefix go apart.
+
+    Of the ways to cut the rows, in order of their new tokens or of their prefixes, the cheapest, padding and passes
+    counted.
+    """
     out: list[list[PlannedRow]] = []
-    new = past = 0  # tokens of the last batch
-    for row in ordered:
-        if out:
-            last = out[-1]
-            n, width = len(last) + 1, last[0].new_tokens
-            deepest = max(row.past, *(other.past for other in last))
-            fits = n * width <= budget_tokens and n * (deepest + width) <= 4 * budget_tokens
-            snug = n * width <= 1.2 * (new + row.new_tokens) + 64 and n * deepest <= 1.3 * (past + row.past) + 2048
-            if fits and snug and (row.past > 0) == (last[0].past > 0):
-                last.append(row)
-                new, past = new + row.new_tokens, past + row.past
-                continue
-        out.append([row])
-        new, past = row.new_tokens, row.past
+    for behind in (False, True):
+        some = [row for row in rows if (row.past > 0) == behind]
+        orders = [sorted(some, key=lambda r: (-r.new_tokens, -r.past))]
+        if behind:
+            orders.append(sorted(some, key=lambda r: (-r.past, -r.new_tokens)))
+        _, cut = min((_cheapest_cut(order, budget_tokens) for order in orders), key=lambda found: found[0])
+        out += cut
     return out
+
+
+def _cheapest_cut(order: Sequence[PlannedRow], budget_tokens: int) -> tuple[float, list[list[PlannedRow]]]:
+    """The cost of all batches and the batches, each a run of neighbours; found from the first row to the last."""
+    width, deepest = np.zeros(len(order), dtype=np.int64), np.zeros(len(order), dtype=np.int64)
+    cost, began = np.zeros(len(order) + 1), [0] * len(order)
+    for last, row in enumerate(order):
+        first = slice(0, last + 1)  # where the batch that ends with this row may begin
+        np.maximum(width[first], row.new_tokens, out=width[first])
+        np.maximum(deepest[first], row.past, out=deepest[first])
+        count = np.arange(last + 1, 0, -1)
+        new, past = count * width[first], count * deepest[first]
+        fits = (new <= budget_tokens) & (new + past <= 4 * budget_tokens)
+        fits[last] = True  # a row that is too long goes alone
+        whole = np.where(fits, cost[first] + PASS_TOKENS + new + PAST_TOKENS * past, np.inf)
+        began[last] = int(whole.argmin())
+        cost[last + 1] = whole[began[last]]
+    cut, stop = [], len(order)
+    while stop:
+        cut.append(list(order[began[stop - 1] : stop]))
+        stop = began[stop - 1]
+    return float(cost[-1]), cut[::-1]
 
 
 def floor_tokens(sequences: Sequence[Ids]) -> int:

@@ -6,7 +6,8 @@ question asked of sixteen rollouts is one node, and a prompt that grows from tur
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -25,16 +26,63 @@ def common_length(a: Ids, b: Ids) -> int:
     return int(differs[0]) if len(differs) else n
 
 
+@dataclass(frozen=True)
+class Views:
+    """Keys and values of a run of tokens where they lie, layer by layer: `(keys, values)`, `[heads, tokens, width]`
+    each. Putting them together waits until they are copied to where they are used."""
+
+    layers: Sequence[tuple[torch.Tensor, torch.Tensor]]
+
+    def part(self, start: int, stop: int | None = None) -> Views:
+        return Views([(keys[:, start:stop], values[:, start:stop]) for keys, values in self.layers])
+
+    def copy_into(self, out: torch.Tensor) -> None:
+        """`out` `[layers, 2, heads, tokens, width]`."""
+        for number, (keys, values) in enumerate(self.layers):
+            out[number, 0] = keys
+            out[number, 1] = values
+
+    def clone(self) -> Whole:
+        return Whole(torch.stack([torch.stack(layer) for layer in self.layers]))
+
+    @property
+    def bytes(self) -> int:
+        return sum(keys.numel() * keys.element_size() * 2 for keys, _ in self.layers)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The same in one tensor `[layers, 2, heads, tokens, width]`."""
+
+    kv: torch.Tensor
+
+    def part(self, start: int, stop: int | None = None) -> Whole:
+        return Whole(self.kv[..., start:stop, :])
+
+    def copy_into(self, out: torch.Tensor) -> None:
+        out.copy_(self.kv)
+
+    def clone(self) -> Whole:
+        return Whole(self.kv.clone())
+
+    @property
+    def bytes(self) -> int:
+        return self.kv.numel() * self.kv.element_size()
+
+
+Kept = Views | Whole
+
+
 class _Node:
     __slots__ = ("children", "fleeting", "ids", "kv", "parent", "used")
 
-    def __init__(self, ids: Ids, kv: torch.Tensor | None, parent: _Node | None, used: int, fleeting: bool) -> None:
+    def __init__(self, ids: Ids, kv: Kept | None, parent: _Node | None, used: int, fleeting: bool) -> None:
         self.ids, self.kv, self.parent, self.used, self.fleeting = ids, kv, parent, used, fleeting
         self.children: dict[int, _Node] = {}
 
 
 class RadixCache:
-    """Keys and values `[layers, 2, heads, tokens, width]` by token ids, the least recently used leaves leaving first.
+    """Keys and values by token ids, the least recently used leaves leaving first.
 
     What is stored belongs to one version of the weights; `renew` empties the cache when another comes.
     """
@@ -71,15 +119,15 @@ class RadixCache:
         for node, used in self._path(ids[:length]):
             assert node.kv is not None
             node.used = self._clock
-            out[..., at : at + used, :] = node.kv[..., :used, :]
+            node.kv.part(0, used).copy_into(out[..., at : at + used, :])
             at += used
         if at < length:
             raise KeyError(f"{at} of {length} ids are stored")
 
-    def insert(self, ids: Ids, kv: torch.Tensor, start: int, fleeting: bool = False) -> None:
+    def insert(self, ids: Ids, kv: Kept, start: int, fleeting: bool = False) -> None:
         """Store `kv` of `ids[start:]`; what stands before must be stored already, else nothing is.
 
-        The tensor is copied, so that a view does not keep a whole batch alive. What is `fleeting` is a view, and gone
+        They are copied, so that a view does not keep a whole batch alive. What is `fleeting` is a view, and gone
         with the next `drop_fleeting`.
         """
         self._clock += 1
@@ -90,7 +138,7 @@ class RadixCache:
         node, used = path[-1] if path else (self._root, 0)
         if used < len(node.ids):
             node = self._split(node, used)
-        own = kv[..., known - start :, :]
+        own = kv.part(known - start)
         fresh = _Node(ids[known:].copy(), own if fleeting else own.clone(), node, self._clock, fleeting)
         node.children[int(ids[known])] = fresh
         self.bytes += _size(fresh)
@@ -132,7 +180,7 @@ class RadixCache:
         """Cut a node in two behind its first `at` ids; returns the first half."""
         assert node.kv is not None
         assert node.parent is not None
-        halves = node.kv[..., :at, :], node.kv[..., at:, :]
+        halves: tuple[Kept, Kept] = node.kv.part(0, at), node.kv.part(at)
         if not node.fleeting:  # else one half would keep the memory of both
             halves = halves[0].clone(), halves[1].clone()
         head = _Node(node.ids[:at], halves[0], node.parent, node.used, node.fleeting)
@@ -151,4 +199,4 @@ class RadixCache:
 
 
 def _size(node: _Node) -> int:
-    return 0 if node.kv is None else node.kv.numel() * node.kv.element_size()
+    return 0 if node.kv is None else node.kv.bytes

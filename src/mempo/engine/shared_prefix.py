@@ -44,6 +44,7 @@ class SharedForward:
         self.kept = RadixCache(kept_bytes)
         self.work = Work()
         self._can_keep: bool | None = None
+        self._scratch: torch.Tensor | None = None
         self.shape: CacheShape | None = None
 
     @property
@@ -90,6 +91,7 @@ class SharedForward:
             for batch in batches(list(wave), self.budget_tokens):
                 yield self._forward(batch, keep)
         self.kept.drop_fleeting()
+        self._scratch = None
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """Logits `[picked, vocabulary]` in float32 of what `run` gave."""
@@ -120,13 +122,18 @@ class SharedForward:
         else:
             kept, mask, positions = self._behind(batch, ids.shape[1])
             states = states_cached(policy.model, policy.plain_head, kept.cache, ids, mask, positions)
-        for number, row in enumerate(batch):
-            if kept is not None and row.keep > row.past:
-                kv = kept.taken(number, row.keep - row.past)
-                self.kept.insert(row.ids[: row.keep], kv, row.past, fleeting=not keep)
+        if kept is not None:
+            self._leave(batch, kept, keep)
         where = [(n, t.position - row.past) for n, row in enumerate(batch) for t in row.targets]
         rows, positions = torch.tensor(where, device=device).unbind(1)
         return [t.slot for row in batch for t in row.targets], states[rows, positions]
+
+    def _leave(self, batch: Sequence[PlannedRow], made: Behind, keep: bool) -> None:
+        """Store the keys and values that later rows, or later calls, need."""
+        for number, row in enumerate(batch):
+            if row.keep > row.past:
+                kv = made.taken(number, row.keep - row.past)
+                self.kept.insert(row.ids[: row.keep], kv, row.past, fleeting=not keep)
 
     def _behind(
         self, batch: Sequence[PlannedRow], width: int
@@ -135,9 +142,13 @@ class SharedForward:
         assert self.shape is not None  # `can_keep`
         pasts = [row.past for row in batch]
         deepest, device = max(pasts), self.policy.device
-        behind = Behind(self.shape, len(batch), deepest, width)
+        # What is kept of a batch is a view of its buffer, so the next one takes another.
+        stays = any(row.keep > row.past for row in batch)
+        behind = Behind(self.shape, len(batch), deepest, width, None if stays else self._scratch)
         if deepest == 0:
             return behind, None, None  # padding stands on the right, where no token sees it
+        if not stays:
+            self._scratch = behind.scratch
         for number, row in enumerate(batch):
             self.kept.fill(behind.prefix(number, row.past), row.ids, row.past)
         lengths = torch.tensor(pasts, device=device)[:, None]

@@ -106,27 +106,27 @@ class Report:
     remarks: tuple[str, ...] = field(default=())
 
 
-def compare(entries: Sequence[Entry], more: Sequence[str] = (), seed: int = 0) -> Report:
-    """The table of several agents. `more`: names of further measures of the lines (published scores). The first entry
-    is what the others are compared with."""
+def compare(entries: Sequence[Entry], more: Sequence[str] = (), seed: int = 0, pairs: bool = True) -> Report:
+    """The table of several agents. `more`: names of further measures of the lines (published scores). With `pairs` the
+    others are compared with the first entry."""
     columns = (*COLUMNS, *(Column(name, name, "number") for name in more))
-    rows, pairs, remarks = [], [], []
+    rows, compared, remarks = [], [], []
     grouped = [(entry.label, by_objectives(entry.lines)) for entry in entries]
     for k in sorted({k for _, groups in grouped for k in groups}):
         here = [(label, groups[k]) for label, groups in grouped if k in groups]
         means = {label: means_of(lines, [c.name for c in columns]) for label, lines in here}
         rows += [_row(k, label, lines, means[label], seed) for label, lines in here]
         first = here[0][0]
-        for label, _ in here[1:]:
+        for label, _ in here[1:] if pairs else ():
             for name in PAIRED:
                 found = compare_paired(means[first][name], means[label][name], seed)
-                pairs.append(Pair(k, name, first, label, found))
-            if 0 < (common := pairs[-1].found.questions) < max(len(means[first]["em"]), len(means[label]["em"])):
+                compared.append(Pair(k, name, first, label, found))
+            if 0 < (common := compared[-1].found.questions) < max(len(means[first]["em"]), len(means[label]["em"])):
                 remarks.append(f"{k} objectives: {first} and {label} are compared on the {common} questions both have")
             elif not common:
                 remarks.append(f"{k} objectives: {first} and {label} have no scored question in common")
     kept = tuple(c for c in columns if not c.optional or any(row.estimates[c.name].mean is not None for row in rows))
-    return Report(kept, tuple(rows), tuple(pairs), tuple(remarks))
+    return Report(kept, tuple(rows), tuple(compared), tuple(remarks))
 
 
 def _row(

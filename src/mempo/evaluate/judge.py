@@ -158,10 +158,3 @@ def parse_verdict(reply: str) -> Verdict | None:
         if found == [("verdict", verdict)]:
             return verdict
     return None
-
-
-def judge_measures(judgements: Sequence[Judgement]) -> dict[str, float | None]:
-    """`judge`: the share of verdicts that are `correct`, None without any; `judge_no_verdict` counts the rest."""
-    given = [judgement.verdict for judgement in judgements if judgement.verdict is not None]
-    share = sum(verdict == "correct" for verdict in given) / len(given) if given else None
-    return {"judge": share, "judge_no_verdict": float(len(judgements) - len(given))}

@@ -21,7 +21,7 @@ import httpx
 
 from mempo.evaluate.openai_errors import ServerError
 from mempo.evaluate.openai_settings import ServerSettings, base_url
-from mempo.evaluate.openai_transport import KEPT_S, DirectTransport
+from mempo.evaluate.openai_transport import Connections, DirectConnections, ProxiedConnections, Reply
 from mempo.tools.retrying import RetrySettings
 from mempo.tools.web_api import key_of
 
@@ -51,8 +51,6 @@ class OpenAIClient:
         # A proxy named in the environment cannot reach a server on this very machine.
         self._trust_env = urlsplit(self.base).hostname not in _LOOPBACK
         self._connect_s = min(10.0, settings.timeout_s)
-        self._timeouts = {"connect": self._connect_s, "read": None, "write": None, "pool": None}
-        self._addresses: dict[str, httpx.URL] = {}
         self._ssl = httpx.create_ssl_context(trust_env=self._trust_env)  # reading certificates takes a while: once
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary()
         self._closed = False
@@ -88,7 +86,7 @@ class OpenAIClient:
             raise RuntimeError(f"the client of {self.base} is closed")
         loop = asyncio.get_running_loop()
         if loop not in self._pools:
-            self._pools[loop] = pool = _Pool(asyncio.Semaphore(self.settings.max_concurrent), self._new_client())
+            self._pools[loop] = pool = _Pool(asyncio.Semaphore(self.settings.max_concurrent), self._connections())
             pool.closer = pool.until_the_end()
             await anext(pool.closer)
         return self._pools[loop]
@@ -115,9 +113,9 @@ class OpenAIClient:
         url = f"{self.base}{path}"
         after = "" if attempt == 1 else f" (try {attempt})"
 
-        def failed(kind: Any, reason: str, reply: _Reply | None = None) -> ServerError:
+        def failed(kind: Any, reason: str, reply: Reply | None = None) -> ServerError:
             status, text = (reply.status, reply.body) if reply else (None, b"")
-            wait_s = reply.retry_after_s if reply else None
+            wait_s = retry_after_s(reply.headers.get("retry-after")) if reply else None
             return ServerError(kind, url, reason + after, status, text, self._key, wait_s)
 
         pool = await self._pool()
@@ -125,7 +123,7 @@ class OpenAIClient:
             self.counts["requests"] += 1
             try:
                 async with asyncio.timeout(self.settings.timeout_s):
-                    reply = await self._send(pool.client, method, url, content)
+                    reply = await pool.connections.send(method, url, content)
             except httpx.ConnectTimeout:
                 raise failed("refused", f"no connection within {self._connect_s:g} s") from None
             except (TimeoutError, httpx.TimeoutException):
@@ -149,41 +147,19 @@ class OpenAIClient:
         except (ValueError, OverflowError) as error:
             raise failed("schema", str(error), reply) from None
 
-    def _new_client(self) -> httpx.AsyncClient:
-        """Ours underneath, unless the environment names a proxy for the address."""
+    def _connections(self) -> Connections:
+        """Straight to the server, unless the environment names a proxy for the address."""
+        most_bytes = self.settings.max_reply_bytes
         if self._trust_env and proxy_of(self.base):
-            most = self.settings.max_concurrent
-            limits = httpx.Limits(max_connections=most, max_keepalive_connections=most, keepalive_expiry=KEPT_S)
-            return httpx.AsyncClient(timeout=None, verify=self._ssl, limits=limits, follow_redirects=False)
-        transport = DirectTransport(self._ssl, self._connect_s, self.settings.max_reply_bytes)
-        return httpx.AsyncClient(timeout=None, transport=transport, trust_env=False, follow_redirects=False)
-
-    async def _send(self, client: httpx.AsyncClient, method: str, url: str, content: bytes | None) -> _Reply:
-        most = self.settings.max_reply_bytes
-        # Built here, from a parsed address: the client's own way to do it costs as much again as sending it.
-        address = self._addresses.get(url) or self._addresses.setdefault(url, httpx.URL(url))
-        request = httpx.Request(
-            method, address, headers=self._headers, content=content, extensions={"timeout": self._timeouts}
-        )
-        response = await client.send(request, stream=True)
-        try:
-            parts, size = list[bytes](), 0
-            async for part in response.aiter_bytes():
-                parts.append(part)
-                size += len(part)
-                if size > most:
-                    break
-            wait_s = retry_after_s(response.headers.get("retry-after"))
-            return _Reply(response.status_code, b"".join(parts), size > most, wait_s)
-        finally:
-            await response.aclose()
+            return ProxiedConnections(self._headers, self._ssl, most_bytes, self.settings.max_concurrent)
+        return DirectConnections(self._headers, self._ssl, self._connect_s, most_bytes)
 
 
 class _Pool:
     """The connections of one event loop, and the turns of those who want one."""
 
-    def __init__(self, turns: asyncio.Semaphore, client: httpx.AsyncClient) -> None:
-        self.turns, self.client = turns, client
+    def __init__(self, turns: asyncio.Semaphore, connections: Connections) -> None:
+        self.turns, self.connections = turns, connections
         self.closer: AsyncGenerator[None, None] | None = None
 
     async def until_the_end(self) -> AsyncGenerator[None, None]:
@@ -191,14 +167,7 @@ class _Pool:
         try:
             yield
         finally:
-            await self.client.aclose()
-
-
-class _Reply:
-    __slots__ = ("body", "is_cut", "retry_after_s", "status")
-
-    def __init__(self, status: int, body: bytes, is_cut: bool, retry_after_s: float | None) -> None:
-        self.status, self.body, self.is_cut, self.retry_after_s = status, body, is_cut, retry_after_s
+            await self.connections.aclose()
 
 
 def proxy_of(url: str) -> str | None:

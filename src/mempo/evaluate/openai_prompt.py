@@ -37,7 +37,8 @@ class PromptText:
         """The text that a server turns into these ids again, or nearly so."""
         if ids and ids[0] == self._bos_id:
             ids = ids[1:]
-        ids = [i for i in ids if i not in self._dropped]
+        if self._dropped:
+            ids = [i for i in ids if i not in self._dropped]
         whole = self._codec.decode(ids)
         if self._special is None or not self._special.search(whole):
             return whole

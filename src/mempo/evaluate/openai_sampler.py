@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -25,6 +26,11 @@ from mempo.interfaces import Generation, SamplerError, SamplingParams
 from mempo.protocol import TAGS
 from mempo.tokens import Codec
 from mempo.trajectory import GenerationStop
+
+_MOST_CHARS = 64
+"""Characters a token, on average over a reply: no language and no code comes near it."""
+_MORE_TOKENS = 4
+"""So many times the limit a reply may have in tokens of ours, where the server counts its own."""
 
 
 class OpenAISampler:
@@ -117,6 +123,8 @@ class OpenAISampler:
         ids = reply.token_ids
         if not self.capabilities.returns_ids or ids is None or max(ids) >= self._codec.size:
             return None
+        if len(ids) > _MORE_TOKENS * sampling.max_new_tokens:
+            return None
         values = reply.token_logprobs if len(reply.token_logprobs) == len(ids) else (0.0,) * len(ids)
         watcher = StopWatcher(self._codec, sampling)
         for token, value in zip(ids, values, strict=True):
@@ -131,6 +139,7 @@ class OpenAISampler:
         return generation if known else Generation(generation.ids, (), generation.stop)
 
     def _from_text(self, reply: ServerReply, sampling: SamplingParams) -> Generation:
+        reply = bounded(reply, _MOST_CHARS * sampling.max_new_tokens)
         text, stop = ending(reply, sampling.stop, self.capabilities.stop_field is not None)
         for eos in self._eos_texts:
             if stop is not GenerationStop.STOP_STRING and text.endswith(eos):
@@ -139,9 +148,12 @@ class OpenAISampler:
         if stop is GenerationStop.EOS:
             ids += (self._codec.eos_id,)
         told = reply.completion_tokens
-        if len(ids) > sampling.max_new_tokens and (told is None or told > sampling.max_new_tokens):
+        # A server that counts other tokens may fit more of ours into the limit.
+        counts_others = told is not None and told <= sampling.max_new_tokens
+        most = sampling.max_new_tokens * (_MORE_TOKENS if counts_others else 1)
+        if len(ids) > most:
             # A server that ignores the limit: what lies beyond it was never asked for.
-            ids, stop = ids[: sampling.max_new_tokens], GenerationStop.LENGTH
+            ids, stop = ids[:most], GenerationStop.LENGTH
         return Generation(ids, self._logprobs_of(ids, stop, reply, sampling), stop)
 
     def _ids_of(self, text: str, reply: ServerReply, stops: Sequence[str]) -> tuple[int, ...]:
@@ -166,6 +178,13 @@ class OpenAISampler:
         return reply.token_logprobs[: len(ids)] if ours == list(reply.token_texts[: len(shown)]) else ()
 
 
+def bounded(reply: ServerReply, most_chars: int) -> ServerReply:
+    """The reply, or the beginning of one that no model could have written within the limit."""
+    if len(reply.text) <= most_chars:
+        return reply
+    return replace(reply, text=reply.text[:most_chars], finish_reason="length", named_stop=None, stop_token=None)
+
+
 def _is_policy_scale(sampling: SamplingParams) -> bool:
     """Servers give log-probs before temperature; ours are those after it, so they agree at 1 (and for greedy)."""
     return sampling.temperature in (0, 1)
@@ -177,7 +196,7 @@ def encode_reply(codec: Codec, text: str, stops: Sequence[str]) -> tuple[int, ..
     The end of the reply's own tag is in `stops`, also where an environment brought it.
     """
     pieces = _tag_pattern(tuple(stops)).split(text)
-    return codec.encode_mixed([(piece, k % 2 == 1) for k, piece in enumerate(pieces) if piece]).ids
+    return codec.mixed_ids([(piece, k % 2 == 1) for k, piece in enumerate(pieces) if piece])
 
 
 @cache

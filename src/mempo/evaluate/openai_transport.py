@@ -1,7 +1,8 @@
-"""HTTP/1.1 under httpx for many small requests at once: one write, one parse, one wake-up for each.
+"""HTTP/1.1 for many small requests at once: one write, one parse, one wake-up for each.
 
-The transport that httpx brings costs a request about four times as much, which at 64 rollouts in flight is more than a
-quick server takes to answer. Replies are read whole; connections are kept and taken again.
+A general HTTP client costs a request about four times as much, which at 64 rollouts in flight is more than a quick
+server takes to answer. Replies are read whole; connections are kept and taken again. Where the environment names a
+proxy, `ProxiedConnections` do the same over httpx.
 """
 
 from __future__ import annotations
@@ -9,41 +10,73 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+import zlib
+from collections.abc import Mapping
+from typing import Protocol, cast
 
 import httptools
 import httpx
 
 KEPT_S = 4.0
 """Many servers hang up after 5 idle seconds: a connection is given up before, not while a request is on its way."""
+MAX_HEAD_BYTES = 1 << 16
+"""Status line and headers of a reply; trailers count as well."""
 
 
-class DirectTransport(httpx.AsyncBaseTransport):
-    """Of one event loop, without proxies. A body is read up to `max_bytes` and a little more, then broken off.
+class Reply:
+    """A reply as it came. `is_cut`: its body is longer than was allowed, and only its beginning is here."""
 
-    Raises the errors of httpx: ConnectError, ConnectTimeout, RemoteProtocolError.
-    """
+    __slots__ = ("body", "headers", "is_cut", "status")
 
-    def __init__(self, context: ssl.SSLContext, connect_s: float, max_bytes: int) -> None:
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes, is_cut: bool) -> None:
+        self.status, self.headers, self.body, self.is_cut = status, headers, body, is_cut
+
+
+class Connections(Protocol):
+    """The connections of one event loop to one server. `send` raises ConnectError, ConnectTimeout and
+    RemoteProtocolError of httpx; it has no time-out for the reply."""
+
+    async def send(self, method: str, url: str, content: bytes | None) -> Reply: ...
+
+    async def aclose(self) -> None: ...
+
+
+class DirectConnections:
+    """`headers` go with every request. A body is read up to `max_bytes` and a little more, then broken off."""
+
+    def __init__(self, headers: Mapping[str, str], context: ssl.SSLContext, connect_s: float, max_bytes: int) -> None:
+        # A server may compress when nothing is said.
+        lines = {**headers, "accept-encoding": "identity"}.items()
+        self._headers = b"".join(b"%b: %b\r\n" % (name.encode("ascii"), value.encode("ascii")) for name, value in lines)
         self._context, self._connect_s, self._max_bytes = context, connect_s, max_bytes
+        self._addresses: dict[str, tuple[httpx.URL, bytes]] = {}
         self._idle: list[_Connection] = []
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        connection = self._kept() or await self._open(request.url)
+    async def send(self, method: str, url: str, content: bytes | None) -> Reply:
+        address, host = self._addresses.get(url) or self._address(url)
+        connection = self._kept() or await self._open(address)
+        head = b"%b %b HTTP/1.1\r\nhost: %b\r\n%b" % (method.encode(), address.raw_path, host, self._headers)
+        length = b"\r\n" if content is None else b"content-length: %d\r\n\r\n%b" % (len(content), content)
         try:
-            head = b"".join(b"%b: %b\r\n" % header for header in request.headers.raw)
-            line = b"%b %b HTTP/1.1\r\n" % (request.method.encode("ascii"), request.url.raw_path)
-            reply = await connection.exchange(line + head + b"\r\n" + request.content, self._max_bytes)
+            found = await connection.exchange(head + length, self._max_bytes)
         except BaseException:
             connection.close()
             raise
         if connection.is_open:
             self._idle.append(connection)
-        return httpx.Response(reply.status, headers=reply.headers, content=bytes(reply.body))
+        body, is_cut = found.body, len(found.body) > self._max_bytes
+        if (coding := found.headers.get("content-encoding", "")) and not is_cut:
+            body, is_cut = decoded(body, coding, self._max_bytes)
+        return Reply(found.status, found.headers, bytes(body), is_cut)
 
     async def aclose(self) -> None:
         for connection in self._idle:
             connection.close()
         self._idle.clear()
+
+    def _address(self, url: str) -> tuple[httpx.URL, bytes]:
+        address = httpx.URL(url)
+        return self._addresses.setdefault(url, (address, address.netloc))
 
     def _kept(self) -> _Connection | None:
         while self._idle:
@@ -68,12 +101,51 @@ class DirectTransport(httpx.AsyncBaseTransport):
         return connection
 
 
-class _Reply:
+class ProxiedConnections:
+    """The same through the proxy that the environment names."""
+
+    def __init__(self, headers: Mapping[str, str], context: ssl.SSLContext, max_bytes: int, most: int) -> None:
+        limits = httpx.Limits(max_connections=most, max_keepalive_connections=most, keepalive_expiry=KEPT_S)
+        self._client = httpx.AsyncClient(
+            headers=dict(headers), timeout=None, verify=context, limits=limits, follow_redirects=False
+        )
+        self._max_bytes = max_bytes
+
+    async def send(self, method: str, url: str, content: bytes | None) -> Reply:
+        async with self._client.stream(method, url, content=content) as response:
+            parts, size = list[bytes](), 0
+            async for part in response.aiter_bytes():
+                parts.append(part)
+                size += len(part)
+                if size > self._max_bytes:
+                    break
+        return Reply(response.status_code, response.headers, b"".join(parts), size > self._max_bytes)
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+
+def decoded(body: bytes | bytearray, coding: str, max_bytes: int) -> tuple[bytes, bool]:
+    """A gzipped or deflated body as it was, and whether it was longer than `max_bytes`, to which it is cut: a few
+    kilobytes can hold gigabytes. What cannot be read stays as it is."""
+    if coding.strip().lower() not in ("gzip", "x-gzip", "deflate"):
+        return bytes(body), False
+    try:
+        found = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body, max_bytes + 1)
+    except zlib.error:
+        return bytes(body), False
+    return found[:max_bytes], len(found) > max_bytes
+
+
+class _Found:
     """One message, as the parser finds it."""
+
+    __slots__ = ("body", "ends_by_itself", "head_bytes", "headers", "status")
 
     def __init__(self) -> None:
         self.status = 0
-        self.headers: list[tuple[bytes, bytes]] = []
+        self.headers: dict[str, str] = {}
+        self.head_bytes = 0
         self.body = bytearray()
         self.ends_by_itself = False
 
@@ -82,11 +154,11 @@ class _Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self.is_open = False
         self.used = time.monotonic()
-        self._waiter: asyncio.Future[_Reply] | None = None
+        self._waiter: asyncio.Future[_Found] | None = None
 
-    async def exchange(self, message: bytes, max_bytes: int) -> _Reply:
+    async def exchange(self, message: bytes, max_bytes: int) -> _Found:
         self._waiter = asyncio.get_running_loop().create_future()
-        self._reply, self._max_bytes = _Reply(), max_bytes
+        self._found, self._max_bytes = _Found(), max_bytes
         self._parser = httptools.HttpResponseParser(self)
         if not self.is_open:
             raise httpx.RemoteProtocolError("the server hung up")
@@ -100,50 +172,71 @@ class _Connection(asyncio.Protocol):
     # --- called by asyncio -----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport, self.is_open = transport, True
+        # Those of uvloop have the methods of this class without being of it.
+        self._transport, self.is_open = cast(asyncio.Transport, transport), True
 
     def data_received(self, data: bytes) -> None:
-        if self._waiter is None or self._waiter.done():
-            return self.close()  # nothing was asked
+        if self._waiter is None or self._waiter.done():  # nothing was asked
+            self.close()
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._fail(httpx.RemoteProtocolError(f"the reply is not HTTP ({error})"))
+            return
+        if not self._found.status:
+            self._found.head_bytes += len(data)  # also of a header that has not ended
+            self._watch_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
         if self._waiter is None or self._waiter.done():
             return
-        if self._reply.status >= 200 and self._reply.ends_by_itself is False and exc is None:
-            self._waiter.set_result(self._reply)  # a body without a length ends with the connection
+        if self._found.status >= 200 and not self._found.ends_by_itself and exc is None:
+            self._waiter.set_result(self._found)  # a body without a length ends with the connection
         else:
             self._fail(httpx.RemoteProtocolError(f"the server hung up ({exc})" if exc else "the server hung up"))
 
     # --- called by the parser --------------------------------------------------------------------------------------
 
+    def on_message_begin(self) -> None:
+        if self._waiter is not None and self._waiter.done():  # a second reply to one request
+            self._found = _Found()
+            self.close()
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._reply.headers.append((name, value))
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        headers = self._found.headers
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+        if self._found.status:  # a trailer
+            self._found.head_bytes += len(name) + len(value)
+            self._watch_head()
 
     def on_headers_complete(self) -> None:
-        self._reply.status = self._parser.get_status_code()
-        names = {name.lower() for name, _ in self._reply.headers}
-        self._reply.ends_by_itself = bool(names & {b"content-length", b"transfer-encoding"})
+        self._found.status = self._parser.get_status_code()
+        self._found.ends_by_itself = not self._found.headers.keys().isdisjoint(("content-length", "transfer-encoding"))
 
     def on_body(self, body: bytes) -> None:
-        self._reply.body += body
-        if len(self._reply.body) > self._max_bytes:
+        self._found.body += body
+        if len(self._found.body) > self._max_bytes:
             self._finish(keep=False)
 
     def on_message_complete(self) -> None:
-        if self._reply.status < 200:  # 100 Continue: the reply is yet to come
-            self._reply = _Reply()
+        if self._found.status < 200:  # 100 Continue: the reply is yet to come
+            head_bytes = self._found.head_bytes
+            self._found = _Found()
+            self._found.head_bytes = head_bytes + 1
+            self._watch_head()
         else:
             self._finish(keep=self._parser.should_keep_alive())
 
+    def _watch_head(self) -> None:
+        if self._found.head_bytes > MAX_HEAD_BYTES:
+            self._fail(httpx.RemoteProtocolError(f"the head of the reply is longer than {MAX_HEAD_BYTES} bytes"))
+
     def _finish(self, keep: bool) -> None:
         if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(self._reply)
+            self._waiter.set_result(self._found)
         self.used = time.monotonic()
         if not keep:
             self.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from mempo.errors import UserError, nearest
@@ -83,6 +84,14 @@ def filled(out: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
+class _Question(Question):
+    """One whose objectives are made once: its lines are many."""
+
+    @cached_property
+    def objectives(self) -> tuple[tuple[str, ...], ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().objectives
+
+
 class _Known(NamedTuple):
     """A question as its lines tell it, whether its gold can be matched at all, and the answers scored so far."""
 
@@ -135,4 +144,4 @@ def _question(line: Mapping[str, Any]) -> Question:
         gold = None if line["gold"] is None else as_gold(line["gold"])
     except ValueError as error:
         raise UserError(f"question {line['question_id']!r}: unusable gold: {error}") from None
-    return Question(line["question_id"], str(line.get("question") or ""), gold)
+    return _Question(line["question_id"], str(line.get("question") or ""), gold)

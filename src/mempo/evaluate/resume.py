@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 import time
@@ -15,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mempo.agent import Job
 from mempo.evaluate.agents import AgentSpec
+from mempo.evaluate.loops import run_loop
 from mempo.evaluate.runner import EvalSettings, EvalSetup, facts_of, jobs_of, play, scored_notes
 from mempo.evaluate.store import EvalFolder
 from mempo.question import Question
@@ -65,7 +65,7 @@ def play_missing(
                 appender.append(trajectory, facts)
                 progress.step(facts)
 
-            asyncio.run(play(setup.agent, setup.sampler, jobs, settings, on_done))
+            run_loop(play(setup.agent, setup.sampler, jobs, settings, on_done))
         return len(jobs)
 
 

@@ -13,6 +13,7 @@ from pydantic import Field, field_validator
 
 from mempo.agent import Agent, DecodingSettings, Job, rollout
 from mempo.errors import UserError
+from mempo.evaluate.breakdown import groups_of
 from mempo.evaluate.costs import costs, steps_of
 from mempo.evaluate.summary import by_objectives, summarise
 from mempo.interfaces import CohortSampler, Sampler, Scorer
@@ -149,6 +150,7 @@ def facts_of(
         "question_id": question.id,
         **rollout_facts(question, trajectory, outcome, notes),
         **costs(steps_of(trajectory)),
+        **({"groups": groups} if (groups := groups_of(question)) else {}),
         **({} if seconds is None else {"seconds": round(seconds, 3)}),
     }
 

@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mempo.evaluate.predictions import read_predictions
 from mempo.evaluate.rescore import filled, rescored
 from mempo.rewards.outcome import OutcomeSettings
 from mempo.runs.append import Key, latest, read_facts
 from mempo.runs.files import read_lines
+from mempo.runs.rollouts import tokens_path
 
 
 def scored_lines(path: Path, scorers: Sequence[str], settings: OutcomeSettings) -> list[dict[str, Any]]:
@@ -23,11 +25,17 @@ def read_rollouts(path: Path) -> dict[Key, dict[str, Any]]:
     """The rollouts of a file by key, joined with what lies beside it (`NAME.notes.jsonl`, `NAME.judge.jsonl`).
 
     Raises:
-        UserError: a line without question id or answer; ValueError: one that is no JSON.
+        UserError: a line without question id or answer, a row of another program that cannot be used; ValueError: a
+            line of ours that is no JSON.
     """
     if not path.is_file():
         return {}
-    lines = latest(filled(line) for line in read_facts(path, whole=_lacks_costs(path)))
+    own = tokens_path(path).exists()
+    rows = read_facts(path, whole=_lacks_costs(path)) if own else read_predictions(path)
+    lines = latest(map(filled, rows))
+    for line in () if own else lines.values():  # without its arrays they say nothing
+        for key in ("question_ids", "turns"):
+            line.pop(key, None)
     for kind in ("notes", "judge"):
         for record in read_lines(path.with_suffix(f".{kind}.jsonl")):
             line = lines.get((record["question_id"], record["rollout"]))

@@ -113,12 +113,6 @@ def sign_flip_test(differences: np.ndarray | Sequence[float], seed: int = 0, fli
     return hits / (flips + 1)
 
 
-def average_at_k(samples: Sequence[float | None]) -> float | None:
-    """Avg@k: the mean of a question's samples, unknown ones left out."""
-    known = [value for value in samples if value is not None]
-    return math.fsum(known) / len(known) if known else None
-
-
 def pass_at_k(samples: Sequence[float | None], k: int) -> float | None:
     """Pass@k of one question: the chance that at least one of k samples drawn from those made is right (value 1).
 

@@ -17,29 +17,26 @@ Line = Mapping[str, Any]
 Value = Callable[[Line], float | None]
 
 
-def _plain(name: str) -> Value:
-    return lambda line: line.get(name)
-
-
 def _calls(line: Line) -> float | None:
     actions = line.get("actions")
     return None if actions is None else sum(n for kind, n in actions.items() if kind != "answer")
 
 
+KEYS = {"turns": "num_turns"}
+"""Measures that are a key of the line under another name."""
+
 VALUES: dict[str, Value] = {
-    "format_ok": lambda line: None if line.get("format_ok") is None else float(line["format_ok"]),
-    "turns": _plain("num_turns"),
     "searches": lambda line: None if line.get("actions") is None else line["actions"].get("search", 0),
     "tool_calls": _calls,
     "no_search": lambda line: None if line.get("actions") is None else float(not line["actions"].get("search")),
-    "note_tokens": lambda line: mean(line.get("note_tokens") or ()),
+    "note_tokens": lambda line: sum(found) / len(found) if (found := line.get("note_tokens")) else None,
     "p_mem": lambda line: mean(note["p_mem_raw"] for note in line["notes"]) if line.get("notes") else None,
 }
 """What a rollout's line says of a measure, where it is not just a key of the line; None: not known."""
 
 AVERAGED = (
     *("score", "em", "f1", "sub_em", "mean_em", "mean_f1"),
-    *VALUES,
+    *("format_ok", "turns", *VALUES),
     *("generated_tokens", "peak_context_tokens", "total_tokens", "processed_tokens", "read_tokens", "written_tokens"),
     *("dependency", "mem1_peak_tokens", "seconds"),
 )
@@ -47,7 +44,7 @@ AVERAGED = (
 
 def value_of(name: str) -> Value:
     """The value of a measure in a line; those not in `VALUES` are keys of it."""
-    return VALUES.get(name, _plain(name))
+    return VALUES.get(name, lambda line: line.get(KEYS.get(name, name)))
 
 
 def is_sound(line: Line) -> bool:
@@ -74,18 +71,22 @@ def means_of(lines: Iterable[Line], names: Sequence[str]) -> dict[str, dict[str,
 
 def _columns(lines: Sequence[Line], names: Sequence[str]) -> Iterator[tuple[str, Sequence[float | None]]]:
     """Every measure with its values `[lines]`. Keys that all lines have are taken together, which is quicker."""
-    plain = [name for name in names if name not in VALUES and lines and name in lines[0]]
+    keys = {name: KEYS.get(name, name) for name in names if name not in VALUES}
+    plain = [name for name in keys if lines and keys[name] in lines[0]]
     try:
         if len(plain) > 1:
-            yield from zip(plain, zip(*map(itemgetter(*plain), lines), strict=True), strict=True)
+            rows = map(itemgetter(*(keys[name] for name in plain)), lines)
+            yield from zip(plain, zip(*rows, strict=True), strict=True)
         else:
             plain = []
     except KeyError:
         plain = []
     for name in names:
-        if name not in plain:
-            value = value_of(name)
-            yield name, [value(line) for line in lines]
+        if name in VALUES:
+            yield name, list(map(VALUES[name], lines))
+        elif name not in plain:
+            key = keys[name]
+            yield name, [line.get(key) for line in lines]
 
 
 def by_objectives(lines: Iterable[Line]) -> dict[int, list[Line]]:

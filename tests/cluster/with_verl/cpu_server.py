@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any
 
 import ray
@@ -14,6 +15,10 @@ from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
 from tests.cluster.with_verl.scripted import next_turn
+
+
+FAILS_FROM = "MEMPO_CPU_SERVER_FAILS_FROM"
+"""Variable: with the weights of this step and later ones every request fails."""
 
 
 def server_name(rank: int) -> str:
@@ -41,9 +46,12 @@ class CpuServer:
         self.model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
         self.fresh = ray.remote(Fresh).options(name="fresh", num_cpus=0, get_if_exists=True).remote()
         self.step: int | None = None
+        self.fails_from = int(os.environ.get(FAILS_FROM, "1000000"))
         self.lock = asyncio.Lock()
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict, **_: Any) -> TokenOutput:
+        if self.step is not None and self.step >= self.fails_from:
+            raise ConnectionError("the server is gone")
         number = await self.fresh.number.remote(self.step, prompt_ids)
         text = next_turn(self.tokenizer.decode(prompt_ids), number)
         ids = self.tokenizer.encode(text, add_special_tokens=False)[: sampling_params["max_tokens"]]

@@ -73,8 +73,15 @@ def make_inputs(folder: Path) -> list[str]:
     ]
 
 
-def run(settings: list[str], output: Path, ranks: int, resume: bool = False, timeout_s: float = 600) -> VerlRun:
-    """Launch, and wait for the end.
+def run(
+    settings: list[str],
+    output: Path,
+    ranks: int,
+    resume: bool = False,
+    timeout_s: float = 600,
+    variables: Mapping[str, str] | None = None,
+) -> VerlRun:
+    """Launch, and wait for the end. `variables` of the environment reach every process.
 
     Raises:
         RuntimeError: it did not end well; the message is the end of what it printed.
@@ -86,7 +93,7 @@ def run(settings: list[str], output: Path, ranks: int, resume: bool = False, tim
     def runner(command: Sequence[str], environment: Mapping[str, str]) -> int:
         done = subprocess.run(
             command,
-            env={**environment, **DOUBLE, "PYTHONPATH": str(ROOT)},
+            env={**environment, **DOUBLE, **(variables or {}), "PYTHONPATH": str(ROOT)},
             cwd=output,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

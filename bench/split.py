@@ -1,0 +1,61 @@
+"""Seconds of one scoring pass, told apart: those that the log-probs of the rollout take, and all the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from timing import clock
+
+from mempo.engine.compat import Behind
+from mempo.engine.model import Policy
+from mempo.engine.plan import PlannedRow
+from mempo.engine.scoring import LocalScorer, wanted
+from mempo.engine.shared_prefix import SharedForward
+from mempo.interfaces import ScoreRequest
+
+
+class SplitForward(SharedForward):
+    """Counts the seconds that are owed to targets numbered below `first_slots`.
+
+    A batch that also answers others is split by tokens, its head rows by number. Storing keys and values is not
+    counted: without the others nobody would need them.
+    """
+
+    def __init__(self, policy: Policy, first_slots: int) -> None:
+        super().__init__(policy)
+        self.first_s = 0.0
+        self._first_slots = first_slots
+        self._leaving_s = 0.0
+        self._share = 0.0
+
+    def _forward(self, batch: Sequence[PlannedRow], keep: bool = False) -> tuple[list[int], torch.Tensor]:
+        began, self._leaving_s = clock(self.policy.device), 0.0
+        slots, states = super()._forward(batch, keep)
+        took = clock(self.policy.device) - began - self._leaving_s
+        first = [row for row in batch if any(t.slot < self._first_slots for t in row.targets)]
+        self.first_s += took * sum(row.new_tokens for row in first) / sum(row.new_tokens for row in batch)
+        self._share = sum(slot < self._first_slots for slot in slots) / len(slots)
+        return slots, states
+
+    def _leave(self, batch: Sequence[PlannedRow], made: Behind, keep: bool) -> None:
+        began = clock(self.policy.device)
+        super()._leave(batch, made, keep)
+        self._leaving_s += clock(self.policy.device) - began
+
+    def logprobs(self, states: torch.Tensor, targets: torch.Tensor, temperature: float) -> torch.Tensor:
+        began = clock(self.policy.device)
+        found = super().logprobs(states, targets, temperature)
+        self.first_s += (clock(self.policy.device) - began) * self._share
+        return found
+
+
+def split_seconds(policy: Policy, first: Sequence[ScoreRequest], others: Sequence[ScoreRequest]) -> tuple[float, float]:
+    """Seconds of one pass over both from nothing kept: of `first`, and of what `others` add to it."""
+    forward = SplitForward(policy, sum(len(wanted(request)) for request in first))
+    scorer = LocalScorer(policy, forward=forward)
+    assert forward.can_keep  # tried beforehand, once for a policy
+    forward.first_s = 0.0
+    began = clock(policy.device)
+    scorer.score([*first, *others])
+    return forward.first_s, clock(policy.device) - began - forward.first_s

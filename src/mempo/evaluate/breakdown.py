@@ -1,0 +1,67 @@
+"""The same measures for parts of the questions: by the data source, type or level that their rows named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mempo.evaluate.compare import Entry, Report, compare
+from mempo.evaluate.summary import is_sound, mean_of, means_of
+from mempo.question import Question
+
+KEYS = ("data_source", "type", "level")
+"""What rows of public files say of their questions."""
+MOST_VALUES = 20
+"""A key with more of them tells questions apart, not kinds."""
+SHOWN = ("em", "f1", "score")
+
+
+def groups_of(question: Question) -> dict[str, str]:
+    """What a rollout's line keeps of its question's row; composed questions know their source alone."""
+    found = {key: question.meta.get(key) for key in KEYS}
+    return {key: str(value)[:80] for key, value in found.items() if isinstance(value, str | int) and value != ""}
+
+
+def values_of(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The values of every key by which the lines can be taken apart: there are at least two, and every line says one
+    of them."""
+    told = [groups if isinstance(groups := line.get("groups"), dict) else {} for line in lines]
+    found = {}
+    for key in KEYS:
+        values = sorted({str(groups[key]) for groups in told if key in groups})
+        if 2 <= len(values) <= MOST_VALUES and all(key in groups for groups in told):
+            found[key] = values
+    return found
+
+
+def breakdowns(entries: Sequence[Entry], more: Sequence[str] = (), seed: int = 0) -> dict[str, Report]:
+    """`{key: table}` with a row for every agent and value, `AGENT [VALUE]`, agents side by side; without pairs."""
+    reports = {}
+    for key, values in values_of([line for entry in entries for line in entry.lines]).items():
+        parts = [
+            Entry(f"{entry.label} [{value}]", lines)
+            for value in values
+            for entry in entries
+            if (lines := _with_value(entry.lines, key, value))
+        ]
+        reports[key] = compare(parts, more, seed, pairs=False)
+    return reports
+
+
+def breakdown_measures(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float | None]]]:
+    """`{key: {value: measures}}` of one agent, for files."""
+    return {
+        key: {value: _measures(_with_value(lines, key, value)) for value in values}
+        for key, values in values_of(lines).items()
+    }
+
+
+def _measures(lines: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    counts = {"questions": float(len({line["question_id"] for line in lines})), "rollouts": float(len(lines))}
+    errors = float(sum(not is_sound(line) for line in lines))
+    means = {name: mean_of(found) for name, found in means_of(lines, SHOWN).items()}
+    return {**counts, "errors": errors, **means}
+
+
+def _with_value(lines: Sequence[Mapping[str, Any]], key: str, value: str) -> list[Mapping[str, Any]]:
+    return [line for line in lines if str(line["groups"][key]) == value]

@@ -1,0 +1,187 @@
+# pyright: reportMissingImports=false
+"""The same rollouts on verl's road and on the local one: rows, rewards, credit, loss, gradient, weights."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mempo.cluster.records import dealt
+from mempo.config import Resolved, resolve
+from mempo.engine.model import load_policy, save_policy
+from mempo.engine.optimizer import learning_rate
+from mempo.engine.scoring import LocalScorer
+from mempo.engine.update import Updater
+from mempo.question import Question
+from mempo.train.judge import judge_rollouts
+from mempo.train.rl import update_policy
+from tests import tiny
+from tests.cluster.with_verl.one_process import OneProcess
+
+ROLLOUTS = 4
+NOTE = "<mem>{} seen {}</mem>"
+TURNS = (
+    "<mem>note {} {}</mem><think>on</think><search>find {} {}</search>",
+    "<mem>{} then {} and more of it</mem><think>well</think><search>next</search><eos>",
+    "<think>no note {} {}</think><search>again</search>",
+    "<mem>never closed {} {}<think>x</think><search>q</search>",
+    "two <search>a</search><search>b {} {}</search>",
+    "words {} {} " * 30,
+)
+"""A turn with a note, one that ends itself, one without a note, an unclosed one, a broken one, one that is cut."""
+ANSWERS = ("<mem>done {} {}</mem><think>b</think><answer>{}</answer>", "<think>b {} {}</think><answer>{}</answer><eos>")
+
+
+def plays(seed: str, answers: Sequence[str], fails: Callable[[str, int], bool], force_mem: bool = False) -> Any:
+    """Rollouts that differ in everything; `fails(question, session)`: the server breaks in the second turn."""
+
+    def reply(question: str, session: int, turn: int) -> str | Exception:
+        rng = random.Random(f"{seed} {question} {session} {turn}")
+        if fails(question, session) and turn == 1:
+            return ConnectionError("gone")
+        if turn >= rng.choice((0, 2, 3, 6)):
+            text = rng.choice(ANSWERS).format(question, turn, rng.choice(answers))
+        else:
+            text = rng.choice(TURNS).format(*[question, turn] * 30)
+        return text.removeprefix("<mem>") if force_mem and turn else text
+
+    return reply
+
+
+@dataclass(frozen=True)
+class Case:
+    settings: tuple[str, ...]
+    family: str = "llama"
+    ranks: int = 1
+    questions: int = 4
+    gold: Any = "city"
+    fails: Callable[[str, int], bool] = lambda question, session: False
+    force_mem: bool = False
+
+
+def own_score(question: Any, trajectory: Any) -> float | None:
+    """None where the answer is another's business."""
+    return None if trajectory.answer == "town" else float(len(trajectory.turns)) / 8
+
+
+def own_credit(scores: Sequence[float | None], notes: Sequence[Any]) -> tuple[list[float], list[dict[int, float]]]:
+    outcome = [0.0 if score is None else score - 0.25 for score in scores]
+    return outcome, [{turn: 0.5 + (r or 0.0) for turn, r in by_turn.items()} for by_turn in notes]
+
+
+def one_whole_group(question: str, session: int) -> bool:
+    return question == "q1"
+
+
+def half_and_more(question: str, session: int) -> bool:
+    return question in ("q0", "q1") or session == 2
+
+
+OWN = "tests.cluster.with_verl.test_parity"
+KL = ("rl.loss.kl=k3", "rl.loss.kl_coef=0.01")
+BY_ROWS = (
+    'cluster.verl={"actor_rollout_ref.actor.use_dynamic_bsz": false, '
+    '"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 2, '
+    '"actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": false, '
+    '"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 2, '
+    '"actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 2}'
+)
+CASES = {
+    "plain": Case(()),
+    "kl, two updates, two ranks": Case((*KL, "rl.updates_per_step=2"), ranks=2),
+    "three ranks, four updates": Case((*KL, "rl.updates_per_step=4"), ranks=3),
+    "qwen2, whole history": Case(("agent.context=full", "memory.baseline=full", *KL), family="qwen2", ranks=2),
+    "gpt_neox, original": Case(("memory.preset=original", "rl.updates_per_step=2"), family="gpt_neox", ranks=2),
+    "qwen3, window": Case(("agent.context=window(2)", "memory.reward=log_ratio", "memory.baseline=visible")),
+    "react": Case(("agent.context=react", "agent.notes=forbidden", *KL), ranks=2),
+    "last turn, reference": Case(
+        ("agent.context=last_turn", "memory.baseline=previous_note", "memory.full_policy=reference"), ranks=2
+    ),
+    "generations, k2": Case(("agent.context=generations", "rl.loss.kl=k2", "rl.loss.kl_coef=0.1"), family="gemma"),
+    "look ahead": Case(("memory.lookahead={k: 2, gamma: 0.7}", "memory.baseline=visible"), ranks=2),
+    "compression": Case(("memory.reward=compression", "memory.length_penalty=0.3", "memory.normalize_std=false")),
+    "quantile, both": Case(("memory.baseline=full", "memory.threshold=both", "memory.threshold_quantile=0.3")),
+    "gate": Case(("memory.gate=when_not_negative", "memory.weight=0.5", "credit.normalize_std=false"), ranks=2),
+    "objectives": Case(("memory.probe.objectives=averaged", "reward.score=mean_f1"), gold=[["city", "c"], ["town"]]),
+    "forced note": Case(("prompt.force_mem=true", *KL), force_mem=True, ranks=2),
+    "own score and credit": Case((f"reward.score={OWN}:own_score", f"credit.function={OWN}:own_credit"), ranks=2),
+    "temperature": Case(("rl.temperature=0.7", *KL, "rl.updates_per_step=2")),
+    "overflow": Case(("limits.max_context_tokens=150", "reward.on_overflow=exclude", *KL), ranks=2),
+    "no signal": Case(("rl.memory_signal=false",)),
+    "clip": Case(("rl.loss.clip_low=0.1", "rl.loss.clip_high=0.3", "rl.updates_per_step=4", "rl.optim.lr=0.01")),
+    "a group fails": Case((*KL, "rl.updates_per_step=2"), fails=one_whole_group, ranks=2),
+    "a whole mini-batch fails": Case((*KL, "rl.updates_per_step=2"), fails=half_and_more, ranks=2),
+    "rows, not tokens": Case((*KL, BY_ROWS, "rl.updates_per_step=2", "memory.baseline=visible"), ranks=2),
+    "plain template": Case(("prompt.template=plain", "limits.max_note_tokens=8", "limits.max_malformed_turns=2")),
+}
+
+
+def resolved(case: Case, folder: Path) -> Resolved:
+    codec = tiny.chat_codec("chatml", tags="added")
+    policy = tiny.tiny_model(case.family, codec)
+    # Some rows to spare: a tokenizer that is loaded again may bring a token of its family along.
+    policy.model.resize_token_embeddings(codec.size + 8, mean_resizing=False)
+    save_policy(policy, folder / "model")
+    return resolve(
+        None,
+        [
+            *(f"model.path={folder}/model", f"output={folder}/run", "data.world=atlas", "agent.tools=[]"),
+            *("rl.steps=4", f"rl.questions_per_step={case.questions}", f"rl.rollouts_per_question={ROLLOUTS}"),
+            *("rl.optim.lr=0.001", "rl.log_rollouts_every=0", "limits.max_context_tokens=900", "limits.max_turns=7"),
+            *("limits.max_turn_tokens=64", "limits.max_obs_tokens=64", "reward.format_gate=false"),
+            *("cluster.test_every=0", f"cluster.gpus_per_node={case.ranks}", "cluster.agent_workers=1"),
+            *("cluster.micro_batch_tokens=2048", *case.settings),
+        ],
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_both_roads_come_to_the_same(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    made = resolved(case, tmp_path)
+    config = made.config
+    questions = [Question(f"q{i}", f"which place is {i}?", case.gold) for i in range(case.questions)]
+    answers = ("city", "town") if isinstance(case.gold, str) else ("city; town", "c; x", "city")
+    theirs = OneProcess(made, tmp_path / "run", case.ranks)
+    theirs.step(questions, plays(name, answers, case.fails, case.force_mem))
+
+    asked, trajectories = dealt(theirs.trainer._groups)
+    assert [question.id for question in asked] == [q.id for q in questions for _ in range(ROLLOUTS)]
+    assert len({len(t.turns) for t in trajectories}) > 2
+    path = config.model.path or ""
+    policy, reference = load_policy(config.model, path), load_policy(config.model, path)
+    begun = {key: tensor.clone() for key, tensor in policy.model.state_dict().items()}
+    judge, size = theirs.run.judge, config.rl.rollouts_per_question
+    judged = judge_rollouts(judge, asked, trajectories, size, LocalScorer(policy), LocalScorer(reference))
+    updater = Updater(policy, config.rl.optim, config.rl.loss, reference)
+    updates = update_policy(
+        updater, trajectories, judged.credit, config.rl, learning_rate(config.rl.optim, 0, config.rl.steps)
+    )
+
+    for key, value in judged.metrics.items():
+        found = theirs.metrics.get(f"mempo/{key}")
+        assert found == (None if value is None else pytest.approx(value, abs=1e-5, rel=1e-4)), key
+    for ours, verls in (("loss", "loss"), ("policy", "pg_loss"), ("k3", "kl_loss"), ("grad_norm", "grad_norm")):
+        if f"actor/{verls}" in theirs.metrics and (ours != "k3" or config.rl.loss.kl == "k3"):
+            wanted = pytest.approx(updates[f"update/{ours}"], abs=2e-5, rel=1e-4)
+            assert theirs.metrics[f"actor/{verls}"] == wanted, ours
+    assert theirs.workers.optimizer_steps == updates["update/optimizer_steps"]
+    found = theirs.policy.model.state_dict()
+    mine = policy.model.state_dict()
+    moved = sum(float((mine[key] - begun[key]).abs().sum()) for key in begun)
+    apart = sum(float((mine[key] - found[key]).abs().sum()) for key in begun)
+    assert moved > 0
+    assert apart < 2e-3 * moved
+
+
+def test_the_cases_differ() -> None:
+    settings = [case for case in CASES.values()]
+    assert all(a != b for a, b in itertools.combinations(settings, 2))
+    assert torch.get_default_dtype() == torch.float32

@@ -1,0 +1,154 @@
+"""Servers that say what no server should: each rollout ends soon, as a recorded outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+from typing import Any
+
+import pytest
+
+from mempo.agent import DecodingSettings, Job, rollout
+from mempo.evaluate.openai_capabilities import Capabilities
+from mempo.evaluate.openai_client import OpenAIClient
+from mempo.evaluate.openai_errors import ServerError
+from mempo.evaluate.openai_reply import ServerReply
+from mempo.evaluate.openai_sampler import OpenAISampler, bounded
+from mempo.evaluate.openai_settings import ServerSettings
+from mempo.tools.retrying import RetrySettings
+from mempo.trajectory import StopReason, Trajectory
+from tests.evaluate.openai_stub import Stub, raw, reply, stub_server
+from tests.tiny import make_codec
+from tests.train.fakes import agent, questions
+
+CODEC = make_codec()
+RIGHT = "<think>t</think><answer>Paris</answer>"
+IDS = {"returns_ids": True, "logprobs": "legacy", "stop_field": "stop_reason"}
+
+
+def played(body: Any, **can: Any) -> Trajectory:
+    stub = Stub(CODEC, fault=lambda number: raw(body) if isinstance(body, bytes) else reply(body))
+    with stub_server(stub):
+        settings = ServerSettings(url=stub.url, retry=RetrySettings(tries=2, backoff_s=0))
+        client = OpenAIClient(settings)
+        found = Capabilities(client.base, "m", "completions", **{"stop_string": "removed", **can})
+        with OpenAISampler(client, CODEC, found) as sampler:
+            job = Job(questions(1)[0], 0, (0,))
+            return asyncio.run(rollout(agent(), sampler, job, DecodingSettings()))
+
+
+def choice(text: Any, usage: Any = None, **more: Any) -> dict[str, Any]:
+    return {"choices": [{"text": text, "finish_reason": "stop", **more}], "usage": usage}
+
+
+def garbage(chars: int) -> str:
+    rng = random.Random(0)
+    return "".join(rng.choices("AB<>/☃é\u4e00\u4e01 ", k=chars))
+
+
+@pytest.mark.parametrize("can", [{}, IDS], ids=["text", "ids"])
+@pytest.mark.parametrize(
+    "said", [garbage(60_000), "<mem>a</mem>" * 6_000, "</mem>" * 9_000], ids=["garbage", "notes", "closings"]
+)
+def test_a_reply_without_end_is_cut(said: str, can: dict[str, Any]) -> None:
+    done = played(choice(said, {"completion_tokens": 10**6}), **can)
+    limits = agent().limits
+    assert done.stop in (StopReason.TURN_LIMIT, StopReason.TOKEN_LIMIT, StopReason.CONTEXT_OVERFLOW)
+    assert all(len(turn.generated_ids) <= limits.max_turn_tokens for turn in done.turns)
+
+
+@pytest.mark.parametrize("can", [{}, IDS], ids=["text", "ids"])
+def test_a_count_that_is_a_lie_does_not_help(can: dict[str, Any]) -> None:
+    done = played(choice("a" * 60_000, {"completion_tokens": 5}, token_ids=[5] * 60_000), **can)
+    assert all(len(turn.generated_ids) <= 4 * agent().limits.max_turn_tokens for turn in done.turns)
+
+
+def test_the_answer_before_the_garbage_counts() -> None:
+    assert played(choice(RIGHT + garbage(60_000))).answer == "Paris"
+    long = ServerReply("x" * 100, "stop", named_stop="</a>", stop_token=2)
+    assert bounded(long, 100) is long
+    cut = bounded(long, 99)
+    assert (cut.text, cut.finish_reason, cut.named_stop, cut.stop_token) == ("x" * 99, "length", None, None)
+
+
+@pytest.mark.parametrize("can", [{}, IDS], ids=["text", "ids"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"logprobs": {"tokens": ["a"] * 50_000, "token_logprobs": [-1.0] * 50_000}},
+        {"logprobs": {"content": [None, 3, {"token": 1}]}},
+        {"logprobs": {"tokens": ["a"], "token_logprobs": ["-1"]}},
+        {"token_ids": [-1, 5]},
+        {"token_ids": [10**12]},
+        {"token_ids": ["5"]},
+        {"token_ids": [5] * 50_000},
+        {"usage": {"completion_tokens": -5, "prompt_tokens": "many"}},
+        {"usage": {"completion_tokens": 10**30}},
+    ],
+    ids=["logprobs", "chat_logprobs", "texts", "negative", "beyond", "strings", "many", "counts", "count"],
+)
+def test_wrong_details_do_not_spoil_a_reply(more: dict[str, Any], can: dict[str, Any]) -> None:
+    done = played(choice(RIGHT, more.pop("usage", None), **more), **can)
+    assert (done.stop, done.answer) == (StopReason.ANSWERED, "Paris")
+    assert done.turns[0].logprobs == ()
+
+
+def test_special_tokens_spelt_out_are_text() -> None:
+    done = played(choice(f"<|im_end|><eos>{RIGHT}"))
+    assert not set(done.turns[0].generated_ids) & (CODEC.added_ids - set(CODEC.encode_trusted(RIGHT)))
+    assert done.answer == "Paris"
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"<html><body>It works!</body></html>", "not JSON"),
+        (b'{"choices": [{"text": "\xff\xfe"}]}', "not JSON"),
+        (b'\xef\xbb\xbf{"choices": []}', "not JSON|choices"),
+        (b"[" * 100_000, "not JSON"),
+        (json.dumps(choice(None)).encode(), "no text"),
+        (json.dumps(choice("x", finish_reason={"a": 1})).encode(), "was ended by"),
+        (b'{"error": "overloaded"}', "no choices"),
+        (b'{"choices": [{"text": "a"}, {"text": "b"}]}', "2 choices"),
+    ],
+)
+def test_what_is_no_reply_is_an_error_of_the_server(body: bytes, says: str) -> None:
+    done = played(body)
+    assert (done.stop, done.is_error, done.turns) == (StopReason.SAMPLER_ERROR, True, ())
+    assert done.error is not None
+    assert "model server http://127.0.0.1" in done.error
+    assert "\n" not in done.error
+    assert re.search(says, done.error)
+
+
+@pytest.mark.parametrize("hangs", ["drip", "half-closed"])
+def test_a_reply_that_drips_is_given_up_and_a_closed_one_is_told(hangs: str) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n")
+            if hangs == "half-closed":
+                writer.write_eof()
+            for _ in range(500):
+                if hangs == "drip":
+                    writer.write(b" ")
+                await asyncio.sleep(0.005)
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    async def ask() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        settings = ServerSettings(url=url, timeout_s=0.05, retry=RetrySettings(tries=2, backoff_s=0))
+        try:
+            await OpenAIClient(settings).post("/completions", {"prompt": "x"}, lambda body: body)
+        finally:
+            server.close()
+
+    says = r"no whole reply within 0\.05 s \(try 2\)" if hangs == "drip" else r"hung up\) \(try 2\)"
+    with pytest.raises(ServerError, match=says):
+        asyncio.run(ask())
