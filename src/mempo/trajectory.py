@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain
 from typing import Any
 
 from mempo.protocol import NoteStatus, ParsedTurn
@@ -56,7 +57,7 @@ class Observation:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        return tuple(i for part in self.parts for i in part.ids)
+        return tuple(chain.from_iterable(part.ids for part in self.parts))
 
     def __len__(self) -> int:
         return sum(len(part.ids) for part in self.parts)

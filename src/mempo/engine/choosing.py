@@ -13,6 +13,8 @@ import torch
 
 from mempo.interfaces import SamplingParams
 
+_BLOCK = 256
+
 
 def uniforms(sampling: Sequence[SamplingParams], steps: int) -> np.ndarray:
     """`[rows, steps]` numbers in [0, 1): one counter-based stream per row."""
@@ -24,10 +26,20 @@ def sample(logprobs: torch.Tensor, uniform: torch.Tensor, sampling: Sequence[Sam
     probs = logprobs.exp()
     if any(s.top_k > 0 or s.top_p < 1 for s in sampling):
         probs = _filtered(probs.double(), sampling)
-    cumulative = probs.cumsum(-1, dtype=torch.float64)
-    threshold = uniform[:, None] * cumulative[:, -1:]
-    # The first position whose cumulative sum exceeds the threshold always has probability above 0.
-    return torch.searchsorted(cumulative, threshold, right=True)[:, 0].clamp(max=probs.shape[-1] - 1)
+    # A running sum over the whole vocabulary is slow: first the block in which the threshold is passed, then the place.
+    if odd := -probs.shape[-1] % _BLOCK:
+        probs = torch.nn.functional.pad(probs, (0, odd))
+    blocks = probs.unflatten(-1, (-1, _BLOCK))
+    ends = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
+    threshold = uniform[:, None] * ends[:, -1:]
+    block = torch.searchsorted(ends, threshold, right=True).clamp_(max=ends.shape[-1] - 1)
+    before = torch.where(block > 0, ends.gather(1, (block - 1).clamp_(min=0)), 0)
+    inside = blocks[torch.arange(len(blocks), device=blocks.device), block[:, 0]]
+    # The first position whose running sum exceeds the threshold always has probability above 0. Where rounding lets
+    # none of the block do so, it is the last one that has any.
+    at = torch.searchsorted(inside.cumsum(-1, dtype=torch.float64), threshold - before, right=True)
+    last = (inside > 0).long().cumsum(-1).argmax(-1, keepdim=True)
+    return (block * _BLOCK + torch.minimum(at, last))[:, 0]
 
 
 def _filtered(probs: torch.Tensor, sampling: Sequence[SamplingParams]) -> torch.Tensor:

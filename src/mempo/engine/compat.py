@@ -187,6 +187,10 @@ class Behind:
         return layer[0], layer[1]
 
 
+_AHEAD = 64
+"""Columns that are made ready at once."""
+
+
 class Slots:
     """Keys and values of sequences that are being generated, in buffers made once, a row a sequence.
 
@@ -196,7 +200,8 @@ class Slots:
 
     def __init__(self, shape: CacheShape, rows: int, columns: int) -> None:
         size = (shape.layers, 2, rows, shape.heads, columns, shape.width)
-        self.buffer = torch.zeros(size, dtype=shape.dtype, device=shape.device)
+        self.buffer = torch.empty(size, dtype=shape.dtype, device=shape.device)
+        self._clean = 0  # columns that hold numbers
         self.lengths = torch.zeros(rows, dtype=torch.long, device=shape.device)
         self.seen = 0  # the length of the longest row
         self._columns = torch.arange(columns, device=shape.device)
@@ -205,9 +210,18 @@ class Slots:
 
     def begin(self, row: int, length: int) -> torch.Tensor:
         """A view `[layers, 2, heads, length, width]` to be filled with the prompt of a new sequence in this row."""
+        self._clean_up_to(length)
         self.lengths[row] = length
         self.seen = max(self.seen, length)
         return self.buffer[:, :, row, :, :length]
+
+    def _clean_up_to(self, columns: int) -> None:
+        """Columns behind a row's end are masked, and yet a NaN there would spread. Zeros are written as they are needed:
+        few sequences grow as long as they may."""
+        if columns > self._clean:
+            stop = min(columns + _AHEAD, self.buffer.shape[-2])
+            self.buffer[..., self._clean : stop, :] = 0
+            self._clean = stop
 
     def keep(self, rows: Sequence[int]) -> None:
         """Leave only these rows: row n becomes what row `rows[n]` was. A row goes only where none that stays is."""
@@ -226,6 +240,7 @@ class Slots:
         `longest`: the length of the longest row, which the caller knows without asking the device.
         """
         used = len(tokens)
+        self._clean_up_to(longest + 1)
         self.seen = longest
         lengths = self.lengths[:used]
         mask = self._columns[None, : longest + 1] <= lengths[:, None]

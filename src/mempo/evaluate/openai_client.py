@@ -85,11 +85,12 @@ class OpenAIClient:
         if self._closed:
             raise RuntimeError(f"the client of {self.base} is closed")
         loop = asyncio.get_running_loop()
-        if loop not in self._pools:
+        pool = self._pools.get(loop)
+        if pool is None:
             self._pools[loop] = pool = _Pool(asyncio.Semaphore(self.settings.max_concurrent), self._connections())
             pool.closer = pool.until_the_end()
             await anext(pool.closer)
-        return self._pools[loop]
+        return pool
 
     async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None, read: Read[T]) -> T:
         retry = self.settings.retry
