@@ -4,7 +4,8 @@
 
 Both ways sample the same tokens from the same prompts, watch for stop strings and return log-probs. A tool answers with
 `--tool` tokens between turns. `even`: all turns have equally many tokens; `uneven`: from an eighth of that to twice as
-much, rows leaving when they have ended. `floor`: tokens that no way can avoid.
+much, rows leaving when they have ended. `by tokens`: the ratio if a token cost the same in both ways. `floor`: tokens
+that no way can avoid. `--compile` (`model.compile`) decodes with a compiled step in ours.
 """
 
 from __future__ import annotations
@@ -108,6 +109,11 @@ class Found:
     new_tokens: int
     our_s: float
 
+    @property
+    def by_tokens(self) -> float:
+        """The ratio if every token cost the same in both ways."""
+        return self.their_tokens / self.our_tokens
+
 
 def measure(policy: Policy, shape: Shape, context: str, uneven: bool, rounds: int) -> Found:
     policy.codec.eos_ids = frozenset()  # a rollout is as long as it is told to be
@@ -132,15 +138,16 @@ def measure(policy: Policy, shape: Shape, context: str, uneven: bool, rounds: in
 
 
 HEADER = (
-    f"{'context':8} {'lengths':8} {'generate / ours':>20}   {'ours':>8} {'generate':>9} {'floor':>8} {'/ floor':>7} "
-    f"{'new':>7} {'new/s':>7}"
+    f"{'context':8} {'lengths':8} {'generate / ours':>20}   {'by tokens':>9} {'ours':>8} {'generate':>9} {'floor':>8} "
+    f"{'/ floor':>7} {'new':>7} {'new/s':>7}"
 )
 
 
 def line(context: str, uneven: bool, found: Found) -> str:
     return (
         f"{context:8} {'uneven' if uneven else 'even':8} {spread(found.times, ' ×'):>20} "
-        f"{'' if found.times[0] >= 3 else '!':1} {found.our_tokens:>8} {found.their_tokens:>9} {found.floor:>8} "
+        f"{'' if found.times[0] >= 3 else '!':1} {found.by_tokens:7.2f} × "
+        f"{found.our_tokens:>8} {found.their_tokens:>9} {found.floor:>8} "
         f"{found.our_tokens / found.floor:7.2f} {found.new_tokens:>7} {found.new_tokens / found.our_s:7.0f}"
     )
 
@@ -157,12 +164,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", help="context:lengths, such as full:uneven")
     parser.add_argument("--profile", action="store_true", help="also show where our time goes")
+    parser.add_argument("--compile", action="store_true", help="ours with model.compile; compiling is not timed")
     options = parser.parse_args()
     torch.set_num_threads(1)
     policy = model(options.model, options.device)
+    policy.compiled = options.compile
     shape = Shape(options.questions, options.rollouts, options.turns, 90, options.words, options.tool)
     print(f"{describe(policy)}; {shape.questions} × {shape.rollouts} rollouts of {shape.turns} turns of {shape.words},")
-    print(f"tool answers of {shape.tool}; {options.rounds} rounds; target ≥ 3 ×; tokens forwarded\n\n{HEADER}")
+    how = ", compiled" if options.compile else ""
+    print(f"tool answers of {shape.tool}; {options.rounds} rounds{how}; target ≥ 3 ×\n\n{HEADER}")
     for context in ("full", "memory"):
         for uneven in (False, True):
             if options.only not in (None, f"{context}:{'uneven' if uneven else 'even'}"):

@@ -7,7 +7,8 @@ Ours goes through the functions of the training loop. The plain way gets the sam
 turn anew, a pass for the old log-probs, every context of the memory signal in one padded batch per rollout, and an
 update of padded rows, all of them with all logits. `--trl` compares one turn without notes, which is what GRPOTrainer
 does, in an environment of its own (`bench/.venv-trl`, made at the first call): equal prompts, group and completion
-lengths, and float32 on one thread for both.
+lengths, and float32 on one thread for both. `by tokens`: the ratio if a token cost the same in both ways, a trained one
+as much as three that are only forwarded.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import asyncio
 import copy
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -37,6 +38,7 @@ from mempo.engine.optimizer import OptimSettings
 from mempo.engine.sampler import generate_batch
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.shared_prefix import SharedForward
+from mempo.engine.token_batch import fed_tokens
 from mempo.engine.update import TrainRow, Updater
 from mempo.interfaces import ScoreRequest
 from mempo.question import Question
@@ -48,6 +50,8 @@ from mempo.train.rl import RlSettings, RlSetup, rollout_jobs, update_policy
 from mempo.trajectory import Trajectory, rows_of
 
 LR = 1e-6
+BACKWARD = 3
+"""A forward and a backward pass cost as much as three forward passes."""
 PARTS = ("rollouts", "signal", "update")
 
 
@@ -71,7 +75,7 @@ class Step:
     requests: list[ScoreRequest]
     credit: Credit
     seconds: dict[str, float]
-    tokens: int
+    tokens: dict[str, int]
 
     def rows(self) -> list[TrainRow]:
         rows = []
@@ -117,19 +121,24 @@ class Ours:
 
     def step(self) -> Step:
         setup, settings, times = self._setup, self._settings, [clock(self._device)]
-        before, self.recorder.requests = self._forward.work.tokens, []
+        forwarded, self.recorder.requests = [self._forward.work.tokens], []
         jobs, questions = rollout_jobs(setup, settings, 0)
         with said(self.script):
             trajectories = asyncio.run(run_rollouts(setup.agent, setup.sampler, jobs))
         times.append(clock(self._device))
+        forwarded.append(self._forward.work.tokens)
         judge = setup.judge(settings.memory_signal)
         credit = judge_rollouts(judge, questions, trajectories, settings.rollouts_per_question, setup.scorer).credit
         times.append(clock(self._device))
-        update_policy(setup.updater, trajectories, credit, settings, LR)
+        forwarded.append(self._forward.work.tokens)
+        update = update_policy(setup.updater, trajectories, credit, settings, LR)
         times.append(clock(self._device))
         seconds = {name: b - a for name, a, b in zip(PARTS, times, times[1:], strict=False)}
-        tokens = self._forward.work.tokens - before
+        tokens = {name: b - a for name, a, b in zip(PARTS, forwarded, forwarded[1:], strict=False)}
         self.last = Step(trajectories, self.recorder.requests, credit, seconds, tokens)
+        fed = sum(fed_tokens(row.row) for row in self.last.rows())
+        spared, padding = (update[f"update/{name}"] or 0.0 for name in ("prefix_share", "padding_share"))
+        tokens["update"] = round(fed * (1 - spared) / (1 - padding))
         return self.last
 
 
@@ -176,9 +185,19 @@ class Found:
 
     times: tuple[float, float, float]
     parts: dict[str, tuple[float, float]]
-    our_tokens: int
+    our_tokens: dict[str, int]
     plain_tokens: dict[str, int]
     trained_tokens: int
+
+    @property
+    def by_tokens(self) -> float:
+        """The ratio if every token cost the same in both ways, a trained one three times as much."""
+        return work(self.plain_tokens) / work(self.our_tokens)
+
+
+def work(tokens: Mapping[str, int]) -> int:
+    """Of a step, in tokens of a forward pass."""
+    return tokens["rollouts"] + tokens["signal"] + BACKWARD * tokens["update"]
 
 
 def measure(policy: Policy, shape: TurnShape, context: str, questions: int, rollouts: int, rounds: int) -> Found:
@@ -211,22 +230,25 @@ def measure(policy: Policy, shape: TurnShape, context: str, questions: int, roll
     return Found(ratio(seconds["plain"], seconds["ours"]), medians, mine.last.tokens, plain.tokens, trained)
 
 
-HEADER = f"{'context':8} {'plain / ours':>22}   {'rollouts':>17} {'signal':>17} {'update':>17} {'forwarded':>18}"
+HEADER = (
+    f"{'context':8} {'plain / ours':>22}   {'by tokens':>9} {'rollouts':>17} {'signal':>17} {'update':>17}   tokens"
+)
 
 
 def line(context: str, found: Found) -> str:
     parts = " ".join(f"{f'{plain:.2f} / {ours:.2f} s':>17}" for ours, plain in found.parts.values())
-    forwarded = sum(found.plain_tokens[name] for name in ("rollouts", "signal"))
+    tokens = ", ".join(f"{found.plain_tokens[name]} / {found.our_tokens[name]}" for name in PARTS)
     return (
-        f"{context:8} {spread(found.times, ' ×'):>22} {'' if found.times[0] >= 3 else '!':1} {parts} "
-        f"{f'{forwarded} / {found.our_tokens}':>18}"
+        f"{context:8} {spread(found.times, ' ×'):>22} {'' if found.times[0] >= 3 else '!':1} {found.by_tokens:7.2f} × "
+        f"{parts}   {tokens}"
     )
 
 
 def against_trl(
     policy: Policy, questions: int, rollouts: int, prompt: int, completion: int, rounds: int
-) -> tuple[list[float], list[float], str]:
-    """Seconds of a step of one turn, ours and GRPOTrainer's, `[rounds]`, and the versions of the other side."""
+) -> tuple[list[float], list[float], str, float]:
+    """Seconds of a step of one turn, ours and GRPOTrainer's, `[rounds]`, the versions of the other side, and their work
+    over ours by tokens."""
     shape = TurnShape(turns=1, question=prompt, thought=2 * completion, limit=completion)
     play = Play(policy.codec, shape, "full")
     mine = Ours(policy, play, questions, rollouts, one_turn=True)
@@ -244,7 +266,15 @@ def against_trl(
             if number:
                 seconds["ours"].append(took)
                 seconds["trl"].append(theirs["seconds"])
-        return seconds["ours"], seconds["trl"], trl.versions
+        return seconds["ours"], seconds["trl"], trl.versions, by_tokens(mine.last)
+
+
+def by_tokens(made: Step | None) -> float:
+    """What GRPOTrainer forwards for the same step, every prompt by itself, over what we do."""
+    assert made is not None
+    turns = [turn for trajectory in made.trajectories for turn in trajectory.turns]
+    forwarded = sum(len(turn.prompt_ids) + len(turn.generated_ids) - 1 for turn in turns)
+    return work({"rollouts": forwarded, "signal": 0, "update": forwarded + len(turns)}) / work(made.tokens)
 
 
 def main() -> None:
@@ -265,17 +295,17 @@ def main() -> None:
     size = f"{describe(policy)}; {options.questions} × {options.rollouts} rollouts"
     if options.trl:
         how = (options.questions, options.rollouts, options.prompt, options.completion, options.rounds)
-        ours, trl, versions = against_trl(policy, *how)
+        ours, trl, versions, tokens_ratio = against_trl(policy, *how)
         tokens = options.questions * options.rollouts * options.completion
         print(f"{size} of one turn, questions of {options.prompt} tokens, completions of {options.completion}")
         print(f"{versions}; {options.rounds} rounds; target ≥ 2 ×\n")
         for name, seconds in (("ours", ours), ("GRPOTrainer", trl)):
             middle = statistics.median(seconds)
             print(f"{name:12} {middle:6.2f} s a step, {middle / tokens * 1e3:6.2f} ms a token generated and trained")
-        print(f"{'ratio':12} {spread(ratio(trl, ours), ' ×')}")
+        print(f"{'ratio':12} {spread(ratio(trl, ours), ' ×')}, by tokens {tokens_ratio:.2f} ×")
         return
     shape = TurnShape(turns=options.turns)
-    print(f"{size} of {shape.turns} turns; {options.rounds} rounds; target ≥ 3 ×; seconds and tokens: plain / ours\n")
+    print(f"{size} of {shape.turns} turns; {options.rounds} rounds; target ≥ 3 ×; plain / ours\n")
     print(HEADER)
     for context in (options.context,) if options.context else ("memory", "full"):
         found = measure(policy, shape, context, options.questions, options.rollouts, options.rounds)

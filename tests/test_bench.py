@@ -108,6 +108,8 @@ def test_memory_signal() -> None:
     found = memory_signal.measure(tiny(), SMALL, "memory", "none", rounds=1)
     assert set(found.naive) == {"padded", "unpadded"}
     assert 0 < found.floor < 1
+    assert found.signal[1] <= found.signal[0] <= found.signal[2]
+    assert found.signal[0] > 0
     assert found.naive_tokens > found.signal_tokens
     assert len(memory_signal.line(found).split()) >= 8
 
@@ -120,7 +122,8 @@ def test_rollout() -> None:
 
 def test_step() -> None:
     found = step.measure(tiny(), TURNS, "full", questions=1, rollouts=2, rounds=1)
-    assert found.our_tokens < sum(found.plain_tokens.values())
+    assert sum(found.our_tokens.values()) < sum(found.plain_tokens.values())
+    assert found.by_tokens > 1
     assert set(found.parts) == {"rollouts", "signal", "update"}
     assert "full" in step.line("full", found)
 

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise, product
 
 import pytest
 
-from mempo.engine.plan import PlannedRow, Target, batches, floor_tokens, masked_cost, plan_rows
+from mempo.engine.plan import (
+    PASS_TOKENS,
+    PAST_TOKENS,
+    PlannedRow,
+    Target,
+    batches,
+    floor_tokens,
+    masked_cost,
+    plan_rows,
+)
 from mempo.engine.radix import Ids, as_ids
 
 
@@ -122,6 +132,43 @@ def test_batches_lose_nothing_and_keep_to_their_budget(budget: int) -> None:
         assert len(batch) == 1 or len(batch) * width <= budget
         assert len(batch) == 1 or len(batch) * (width + deepest) <= 4 * budget
         assert len({row.past > 0 for row in batch}) == 1  # plain rows keep the fast attention
+
+
+def row_behind(past: int, new: int = 29) -> PlannedRow:
+    return PlannedRow(as_ids(range(past + new)), past, 1, [Target(past, 0)])
+
+
+def test_prefixes_of_very_different_lengths_go_apart() -> None:
+    rows = [row_behind(past, 29 + n % 3) for n in range(4) for past in (480, 1850, 940)]
+    found = batches(rows, 16_384)
+    assert [sorted({row.past for row in batch}) for batch in found] == [[1850], [940], [480]]
+    assert [len(batch) for batch in found] == [4, 4, 4]
+
+
+def test_prefixes_of_much_the_same_length_stay_together() -> None:
+    (batch,) = batches([row_behind(past) for past in (400, 420, 410, 405)], 16_384)
+    assert len(batch) == 4
+
+
+def test_no_other_cut_into_neighbours_is_cheaper() -> None:
+    rng = random.Random(3)
+    rows = [row_behind(rng.choice([5, 300, 2000]), rng.choice([2, 40, 300])) for _ in range(9)]
+
+    def cost(cut: list[list[PlannedRow]]) -> float:
+        return sum(
+            PASS_TOKENS + len(batch) * (max(r.new_tokens for r in batch) + PAST_TOKENS * max(r.past for r in batch))
+            for batch in cut
+        )
+
+    ways = []
+    for order in (
+        sorted(rows, key=lambda r: (-r.new_tokens, -r.past)),
+        sorted(rows, key=lambda r: (-r.past, -r.new_tokens)),
+    ):
+        for bits in product((False, True), repeat=len(rows) - 1):
+            cuts = [0, *(n + 1 for n, bit in enumerate(bits) if bit), len(rows)]
+            ways.append(cost([order[a:b] for a, b in pairwise(cuts)]))
+    assert cost(batches(rows, 100_000)) == pytest.approx(min(ways))
 
 
 def test_the_floor_counts_every_node_of_the_tree_once() -> None:

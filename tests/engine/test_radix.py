@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from mempo.engine.radix import RadixCache, Whole, as_ids, common_length
+from mempo.engine.radix import RadixCache, Views, Whole, as_ids, common_length
 
 LAYERS, HEADS, WIDTH = 2, 1, 3
 
@@ -109,3 +109,14 @@ def test_a_copy_does_not_follow_its_source() -> None:
     cache.insert(as_ids((1, 2)), Whole(source), 0)
     source.zero_()
     assert torch.equal(stored(cache, (1, 2), 2), kv_of((1, 2)))
+
+
+@pytest.mark.parametrize("fleeting", [False, True])
+def test_what_lies_layer_by_layer_is_found_whole(fleeting: bool) -> None:
+    ids, kv = (1, 2, 3, 4, 5), kv_of((1, 2, 3, 4, 5))
+    cache = RadixCache(10**9)
+    cache.insert(as_ids(ids), Views([(layer[0], layer[1]) for layer in kv]), 0, fleeting)
+    put(cache, (1, 2, 9))  # cuts it in two
+    assert torch.equal(stored(cache, ids, 5), kv)
+    assert torch.equal(stored(cache, ids, 4), kv[..., :4, :])
+    assert cache.bytes == 6 * kv[..., :1, :].numel() * kv.element_size()

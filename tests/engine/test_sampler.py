@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from mempo.engine.choosing import sample
 from mempo.engine.model import Policy
 from mempo.engine.sampler import generate_batch
 from mempo.engine.shared_prefix import SharedForward
@@ -391,3 +392,43 @@ def test_tokens_after_the_end_of_a_row_are_not_its_own(monkeypatch: pytest.Monke
     short, long = generate_batch(policy, PROMPTS[:2], [params(max_new_tokens=2), params(max_new_tokens=5)])
     assert short.ids == (5, 6)
     assert long.ids == (5, 6, 7, 8, 9)
+
+
+# --- choosing --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("vocabulary", [3, 256, 257, 1500])
+def test_a_sample_is_where_the_running_sum_passes_the_noise(vocabulary: int) -> None:
+    generator = torch.Generator().manual_seed(vocabulary)
+    logits = 4 * torch.randn(64, vocabulary, generator=generator)
+    logits[:, ::3] = -math.inf
+    logits[0, 1:] = -math.inf
+    logits[0, 0] = 0.0
+    logprobs = torch.log_softmax(logits, -1)
+    uniform = torch.rand(64, dtype=torch.float64, generator=generator)
+    uniform[1], uniform[2] = 0.0, math.nextafter(1.0, 0.0)
+    found = sample(logprobs, uniform, [params()] * 64).tolist()
+    for row in range(64):
+        total, at = math.fsum(logprobs[row].exp().tolist()), 0.0
+        probs = logprobs[row].exp().tolist()
+        token = p = 0
+        for token, p in enumerate(probs):  # noqa: B007
+            if p and at + p > uniform[row] * total - 1e-12:
+                break
+            at += p
+        at_most_one_on = [token, *(n for n in range(token + 1, vocabulary) if probs[n])][:2]
+        assert found[row] in at_most_one_on[: 1 + (abs(at + p - uniform[row] * total) < 1e-12)]
+
+
+def test_memory_that_was_never_written_is_never_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of very different lengths, so that the short ones have columns behind their end."""
+    policy, empty = tiny_llama(CODEC), torch.empty
+    prompts = [(5, 6), tuple(range(5, 95)), (7,)]
+    expected = generate_batch(policy, prompts, [params(n, 70 + n) for n in range(3)])
+
+    def spoiled(*size: object, **keywords: object) -> torch.Tensor:
+        made = empty(*size, **keywords)  # type: ignore[call-overload]
+        return made.fill_(math.nan) if made.is_floating_point() else made
+
+    monkeypatch.setattr(torch, "empty", spoiled)
+    assert generate_batch(policy, prompts, [params(n, 70 + n) for n in range(3)]) == expected

@@ -27,6 +27,7 @@ from mempo.engine.vllm_sampler import VllmSampler
 from mempo.engine.vllm_settings import SamplerSettings
 from mempo.errors import ConfigError, UserError
 from mempo.interfaces import Generation, SamplingParams
+from mempo.train.rl import measures_of
 from mempo.trajectory import GenerationStop
 from tests.tiny import make_codec, tiny_llama
 
@@ -259,7 +260,9 @@ def test_the_gap_of_logprobs_is_measured_after_each_renewal() -> None:
     policy = tiny_llama(CODEC)
     engine = Engine(policy)
     sampler = sampler_over(engine, policy)
+    batching = BatchingSampler(sampler)
     assert sampler.logp_gap is None
+    assert measures_of(batching) == {"sampler/logp_gap": None}
     sampler(PROMPTS, [SamplingParams(4, temperature=0.7)] * 3)
     assert sampler.logp_gap is not None
     assert sampler.logp_gap < 1e-5
@@ -268,6 +271,8 @@ def test_the_gap_of_logprobs_is_measured_after_each_renewal() -> None:
     with pytest.warns(UserWarning, match=r"differ by 0\.250 a token"):
         sampler(PROMPTS, [SamplingParams(4, temperature=0.7)] * 3)
     assert sampler.logp_gap == pytest.approx(0.25, abs=1e-4)
+    assert measures_of(batching) == {"sampler/logp_gap": sampler.logp_gap}
+    assert measures_of(BatchingSampler(lambda prompts, sampling: [])) == {}
     engine.logprob_shift = 0.75
     policy.version += 1
     with pytest.raises(UserError, match=r"differ by 0\.750 a token on the same weights: vLLM does not compute"):

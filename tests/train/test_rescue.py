@@ -6,24 +6,29 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
+import mempo.engine.update
 import mempo.train.judge
+import mempo.train.rl
 from mempo.errors import UserError
 from mempo.runs.folder import RunFolder
 from mempo.train.state import Rescue
 from tests.train.small import assert_same_weights, quiet, run
 
 
-def rescued(fail_at: int, error: type[BaseException], *, while_updating: bool = False) -> list[int]:
+def rescued(fail_at: int, error: type[BaseException], *, after_a_change: bool = False) -> list[int]:
     """Five steps with a checkpoint after the second; the steps saved on the way out."""
     saved: list[int] = []
+    version = 0
 
     def stage() -> None:
-        with Rescue(saved.append, 0, quiet()) as rescue:
+        nonlocal version
+        with Rescue(saved.append, 0, quiet(), lambda: version) as rescue:
             for step in range(5):
-                if step == fail_at and not while_updating:
+                if step == fail_at and not after_a_change:
                     raise error
-                rescue.updating()
+                version += 1
                 if step == fail_at:
                     raise error
                 rescue.finished(step + 1, saved=step + 1 == 2)
@@ -37,8 +42,46 @@ def test_whole_steps_are_saved_and_half_ones_are_not() -> None:
     assert rescued(4, RuntimeError) == [4]
     assert rescued(4, KeyboardInterrupt) == [4]
     assert rescued(2, RuntimeError) == [], "the checkpoint has it already"
-    assert rescued(4, RuntimeError, while_updating=True) == []
+    assert rescued(4, RuntimeError, after_a_change=True) == []
     assert rescued(0, RuntimeError) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("where", "saved"), [("backward", [3, 4]), ("step", [3])])
+def test_out_of_memory_in_an_update_leaves_the_step_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, saved: list[int]
+) -> None:
+    """In the fifth step: in a backward pass no weight has changed yet, in the optimizer's some may have."""
+    update_policy, policy_loss, step = (
+        mempo.train.rl.update_policy,
+        mempo.engine.update.policy_loss,
+        torch.optim.AdamW.step,
+    )
+    updates = 0
+
+    def update(*arguments: object) -> object:
+        nonlocal updates
+        updates += 1
+        return update_policy(*arguments)  # type: ignore[arg-type]
+
+    def loss(*arguments: object) -> object:
+        if where == "backward" and updates == 5:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+        return policy_loss(*arguments)  # type: ignore[arg-type]
+
+    def steps(self: torch.optim.AdamW, *arguments: object) -> object:
+        if where == "step" and updates == 5:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+        return step(self, *arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mempo.train.rl, "update_policy", update)
+        patch.setattr(mempo.engine.update, "policy_loss", loss)
+        patch.setattr(torch.optim.AdamW, "step", steps)
+        with pytest.raises(UserError, match="out of memory in the update of rl"):
+            run(tmp_path / "failed")
+    found = [c.step for c in RunFolder(tmp_path / "failed").checkpoints() if c.stage == "rl"]
+    assert found == saved
 
 
 @pytest.mark.slow

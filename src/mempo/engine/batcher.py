@@ -45,6 +45,11 @@ class BatchingSampler:
         self._under_way -= 1
         self._start_if_due()
 
+    def measures(self) -> dict[str, float | None]:
+        """What the batch function says of itself, if it does."""
+        measures = getattr(self._generate, "measures", None)
+        return measures() if measures else {}
+
     async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
         future: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
         self._pending.append(_Pending(tuple(prompt_ids), sampling, future))

@@ -13,6 +13,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
+from mempo.engine.compiled import compiled_step
 from mempo.engine.radix import Kept, Views, Whole
 
 
@@ -216,8 +217,8 @@ class Slots:
         return self.buffer[:, :, row, :, :length]
 
     def _clean_up_to(self, columns: int) -> None:
-        """Columns behind a row's end are masked, and yet a NaN there would spread. Zeros are written as they are needed:
-        few sequences grow as long as they may."""
+        """Columns behind a row's end are masked, and yet a NaN there would spread. Zeros are written as they are
+        needed: few sequences grow as long as they may."""
         if columns > self._clean:
             stop = min(columns + _AHEAD, self.buffer.shape[-2])
             self.buffer[..., self._clean : stop, :] = 0
@@ -234,10 +235,13 @@ class Slots:
         """A row's positions `[start, stop)`."""
         return Whole(self.buffer[:, :, row, :, start:stop])
 
-    def step(self, model: PreTrainedModel, tokens: torch.Tensor, active: torch.Tensor, longest: int) -> torch.Tensor:
+    def step(
+        self, model: PreTrainedModel, tokens: torch.Tensor, active: torch.Tensor, longest: int, compiled: bool = False
+    ) -> torch.Tensor:
         """Feed `tokens` `[rows]`; logits `[rows, vocabulary]`. Rows that are not `active` `[rows]` grow no longer.
 
-        `longest`: the length of the longest row, which the caller knows without asking the device.
+        `longest`: the length of the longest row, which the caller knows without asking the device. `compiled`: through
+        `compiled_step`, where there are two rows or more and attention is sdpa.
         """
         used = len(tokens)
         self._clean_up_to(longest + 1)
@@ -248,9 +252,26 @@ class Slots:
             mask = mask[:, None, None]  # ready made, or transformers would make it anew at every step
         else:
             mask = mask.long()
-        logits = forward_cached(model, self.cache, tokens[:, None], mask, lengths[:, None])
+        if compiled and used > 1 and mask.dim() == 4:  # a compiler takes 1 for a constant
+            logits = self._compiled(model, tokens, mask, lengths)
+        else:
+            logits = forward_cached(model, self.cache, tokens[:, None], mask, lengths[:, None])
         self.lengths[:used] += active
         return logits
+
+    def _compiled(
+        self, model: PreTrainedModel, tokens: torch.Tensor, mask: torch.Tensor, lengths: torch.Tensor
+    ) -> torch.Tensor:
+        keywords = _keywords(model, self.cache, lengths, last_only=True)
+        word = next(iter(_cache_word(model, self.cache)))
+        del keywords[word]
+        if "position_ids" in keywords:
+            keywords["position_ids"] = None  # put in from the lengths
+        views = [
+            (layer[0][: len(tokens), :, : mask.shape[-1]], layer[1][: len(tokens), :, : mask.shape[-1]])
+            for layer in self.buffer
+        ]
+        return compiled_step(model)(model, keywords, word, tokens, mask, lengths, views)
 
     def write(self, number: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         used = len(keys)

@@ -64,7 +64,8 @@ class SlotRows:
     def step(self, tokens: torch.Tensor, active: torch.Tensor, longest: int) -> torch.Tensor:
         self._forward.work.forwards += 1
         self._forward.work.tokens += len(tokens)
-        return self._slots.step(self._forward.policy.model, tokens, active, longest)
+        policy = self._forward.policy
+        return self._slots.step(policy.model, tokens, active, longest, policy.compiled)
 
     def keep(self, rows: Sequence[int]) -> None:
         self._slots.keep(rows)

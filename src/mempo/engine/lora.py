@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,9 +148,9 @@ def _inject(policy: Policy, config: Any, base_path: str) -> Policy:
     for _, parameter in _adapter_parameters(model):
         parameter.data = parameter.data.float()
     model.eval()
-    base = Policy(plain, policy.codec, policy.plain_head, 0, policy.autocast, policy.checkpointing)
+    base = Policy(plain, policy.codec, policy.plain_head, 0, policy.autocast, policy.checkpointing, policy.compiled)
     adapter = Adapter(base, base_path)
-    return Policy(model, policy.codec, policy.plain_head, 0, policy.autocast, policy.checkpointing, adapter)
+    return replace(base, model=model, adapter=adapter)
 
 
 def _check_targets(model: PreTrainedModel, targets: list[str]) -> None:

@@ -41,6 +41,9 @@ class ModelSettings(Settings):
     autocast: Literal["none", "bfloat16"] = "none"
     """Precision of the layers' products in the update; weights, optimizer, head and softmax stay in float32. Sampling
     and scoring keep `dtype`, so the updated policy differs from the sampled one by rounding (`update/k3_old`)."""
+    compile: bool = False
+    """Compile a step of decoding (`torch.compile`): up to a minute at the start, faster rollouts after it. On a CPU it
+    needs a C++ compiler. Only with attention sdpa; where it cannot be done, a warning says so and nothing changes."""
     lora: LoraSettings | None = None
     """Train low-rank adapters instead of all weights; needs `pip install 'mempo[lora]'`."""
 
@@ -51,6 +54,12 @@ class ModelSettings(Settings):
                 f"autocast {self.autocast} is for weights in float32, and dtype is {self.dtype}; set one of them back "
                 "(dtype=float32 or autocast=none)"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _compiles_sdpa(self) -> ModelSettings:
+        if self.compile and self.attention != "sdpa":
+            raise ValueError(f"compile is for attention sdpa, and attention is {self.attention}; set compile=false")
         return self
 
 
@@ -67,6 +76,8 @@ class Policy:
     """Precision of the update's forward passes, where it is another than that of the weights."""
     checkpointing: bool = False
     """Whether the update makes activations again instead of keeping them."""
+    compiled: bool = False
+    """Whether steps of decoding go through `torch.compile`."""
     adapter: Adapter | None = None
     """The low-rank adapter that is trained, if any."""
 
@@ -160,14 +171,15 @@ def load_policy(settings: ModelSettings, path: str | None = None, codec: Codec |
 
 
 def set_update_mode(policy: Policy, settings: ModelSettings) -> Policy:
-    """The same policy, its updates in the precision and with the checkpointing of `settings`.
+    """The same policy, its updates in the precision and with the checkpointing of `settings`, its decoding compiled or
+    not.
 
     Raises:
         UserError: a model whose layers cannot be checkpointed.
     """
     if settings.gradient_checkpointing:
         checkpointable_layers(policy.model)
-    policy.checkpointing = settings.gradient_checkpointing
+    policy.checkpointing, policy.compiled = settings.gradient_checkpointing, settings.compile
     policy.autocast = None if settings.autocast == "none" else getattr(torch, settings.autocast)
     return policy
 

@@ -121,8 +121,12 @@ class Updater:
         """Fresh gradients, gradient checkpointing where it is on, and a word when memory runs out."""
         self.optimizer.zero_grad(set_to_none=True)
         again = checkpointed(self.policy.model) if self.policy.checkpointing else nullcontext()
-        with memory_explained(lambda: self._what_helps(stage)), again:
-            yield
+        try:
+            with memory_explained(lambda: self._what_helps(stage)), again:
+                yield
+        except BaseException:
+            self.optimizer.zero_grad(set_to_none=True)  # memory for those who save what was done before
+            raise
 
     def _precision(self) -> AbstractContextManager:
         """Of forward passes; the backward pass follows them by itself."""
@@ -174,8 +178,8 @@ class Updater:
         if finite:
             for group in self.optimizer.param_groups:
                 group["lr"] = lr * group.get("lr_scale", 1.0)
+            self.policy.version += 1  # first: a step that fails half-way leaves weights of no version before
             self.optimizer.step()
-            self.policy.version += 1
         self.optimizer.zero_grad(set_to_none=True)
         return {"update/grad_norm": norm, "update/lr": lr, "update/skipped": float(not finite)}
 

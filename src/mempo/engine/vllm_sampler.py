@@ -82,6 +82,10 @@ class VllmSampler:
             self._compare(prompts, sampling, found)
         return found
 
+    def measures(self) -> dict[str, float | None]:
+        """For the run's metrics: `sampler/logp_gap`, None before anything was compared."""
+        return {"sampler/logp_gap": self.logp_gap}
+
     def renew(self) -> None:
         """Bring vLLM's weights to the policy's version and forget what the old ones computed; nothing to do when they
         are there already.

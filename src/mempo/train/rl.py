@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 from rich.console import Console
@@ -132,13 +132,17 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
     def save(step: int) -> object:
         return save_state(run, "rl", step, policy, updater.optimizer)
 
-    with StageProgress(console, "rl", settings.steps, SHOWN, done) as progress, Rescue(save, done, console) as rescue:
+    with (
+        StageProgress(console, "rl", settings.steps, SHOWN, done) as progress,
+        Rescue(save, done, console, lambda: policy.version) as rescue,
+    ):
         for step in range(done, settings.steps):
             clock = Clock()
             jobs, questions = rollout_jobs(setup, settings, step)
             decoding = DecodingSettings(temperature=settings.temperature)
             trajectories = asyncio.run(run_rollouts(setup.agent, setup.sampler, jobs, decoding))
             refuse_all_errors(trajectories)
+            sampled = measures_of(setup.sampler)
             clock.lap("rollout")
 
             judged = judge_rollouts(
@@ -147,11 +151,10 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
             clock.lap("memory_reward")
 
             lr = learning_rate(settings.optim, step, settings.steps)
-            rescue.updating()
             updates = update_policy(updater, trajectories, judged.credit, settings, lr)
             clock.lap("update")
 
-            metrics = {**judged.metrics, **updates, **clock.seconds}
+            metrics = {**judged.metrics, **updates, **sampled, **clock.seconds}
             if settings.log_rollouts_every and (step + 1) % settings.log_rollouts_every == 0:
                 save_rollouts(run.rollouts(step + 1), trajectories, judged.credited_facts(), judged.credit.tokens)
             run.log("rl", step + 1, metrics)
@@ -160,6 +163,12 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
             if due:
                 save(step + 1)
             rescue.finished(step + 1, saved=due)
+
+
+def measures_of(sampler: Sampler) -> dict[str, float | None]:
+    """What a sampler says of itself, such as `sampler/logp_gap` of vLLM's; most say nothing."""
+    measures = getattr(sampler, "measures", None)
+    return measures() if measures else {}
 
 
 def check_questions(questions: Sequence[Question], settings: RlSettings) -> None:

@@ -60,21 +60,21 @@ def last_checkpoint(run: RunFolder, stage: str) -> Checkpoint | None:
 class Rescue:
     """Saves the steps that are done when a stage fails or is interrupted between two checkpoints.
 
-    Only whole steps: what fails while the weights change is not saved.
+    Only whole steps: an update that fails before it has changed a weight (out of memory in a backward pass) leaves
+    those of the step before it, which are saved; once weights have changed there is no whole step to save.
+    `version()` tells one set of weights from another (`Policy.version`).
     """
 
-    def __init__(self, save: Callable[[int], object], done: int, console: Console) -> None:
-        self._save, self._console = save, console
-        self._saved = done
-        self._whole: int | None = done
-
-    def updating(self) -> None:
-        """From here to `finished` the weights belong to no step."""
-        self._whole = None
+    def __init__(
+        self, save: Callable[[int], object], done: int, console: Console, version: Callable[[], object]
+    ) -> None:
+        self._save, self._console, self._version = save, console, version
+        self._saved = self._whole = done
+        self._weights = version()
 
     def finished(self, step: int, saved: bool) -> None:
         """`step` steps are done; `saved`: and in a checkpoint."""
-        self._whole = step
+        self._whole, self._weights = step, self._version()
         if saved:
             self._saved = step
 
@@ -85,6 +85,6 @@ class Rescue:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         failed = isinstance(error, Exception | KeyboardInterrupt)
-        if failed and self._whole is not None and self._whole > self._saved:
+        if failed and self._whole > self._saved and self._version() == self._weights:
             self._save(self._whole)
             self._console.print(f"step {self._whole} is saved; --resume goes on from there", highlight=False)
