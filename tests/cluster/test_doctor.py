@@ -16,11 +16,11 @@ from mempo.cluster.model_size import PolicySize, policy_size
 from mempo.config import Resolved, resolve
 from mempo.engine.model import ModelSettings
 from mempo.errors import UserError
-from tests.tiny import make_codec, tiny_llama
+from tests.tiny import make_codec, tiny_llama, tiny_model
 
 WELL: dict[str, Any] = {
     "version_problems": list,
-    "installed": lambda package: "1.2.3",
+    "installed": lambda package: {"vllm": "0.24.0", "sglang": "0.5.12"}.get(package, "1.2.3"),
     "verl_keys": lambda: {"trainer": {"device": "cuda", "free": {}, "logger": ["console"]}},
     "plugins": lambda: ["other", PLUGIN],
     "trainer": lambda: "mempo.cluster.trainer",
@@ -78,6 +78,7 @@ def test_a_machine_that_has_everything() -> None:
     [
         ({"version_problems": lambda: ["verl is 0.8; do it"]}, "versions", "fail  versions: verl is 0.8; do it"),
         ({"installed": lambda package: None if package == "vllm" else "1"}, "engine", "pip install vllm==0.24.0"),
+        ({"installed": lambda package: "0.24.0" if package == "vllm" else None}, "attention", "model.attention=sdpa"),
         ({"plugins": lambda: ["other"]}, "plug-in", "pip install 'mempo[cluster]'"),
         ({"gpu_bytes": lambda: [80 * GIB] * 4}, "GPUs", "4 of 8 are visible to torch; set cluster.gpus_per_node=4"),
         ({"gpu_bytes": list}, "GPUs", "give --address"),
@@ -88,6 +89,16 @@ def test_a_machine_that_has_everything() -> None:
 def test_what_is_missing_is_told_with_the_remedy(changes: dict[str, Any], name: str, said: str) -> None:
     check = only(failures(quick(**changes)), name)
     assert said in check.line
+
+
+def test_another_version_of_the_engine_is_untried() -> None:
+    check = only(quick(installed=lambda package: "0.30.1"), "engine")
+    assert check.line == "warn  engine: vllm is 0.30.1, verl 0.9.1 names 0.24.0; try it, or take 0.24.0"
+
+
+def test_attention_of_torch_needs_no_package() -> None:
+    checks = quick("model.attention=sdpa", installed=lambda package: "0.24.0" if package == "vllm" else None)
+    assert failures(checks) == []
 
 
 def test_a_refused_configuration_fails_and_the_rest_is_still_checked() -> None:
@@ -216,3 +227,13 @@ def test_bytes_of_weights_and_of_training() -> None:
     assert size.trained_bytes(ModelSettings(autocast="bfloat16")) == 1600
     assert size.trained_bytes(ModelSettings(dtype="bfloat16")) == 800
     assert size.trained_bytes(ModelSettings.model_validate({"lora": {}})) == 400
+
+
+@pytest.mark.parametrize(("family", "runs"), [("qwen2", True), ("llama", True), ("gpt_neox", False), ("gpt2", False)])
+def test_a_family_that_verl_cannot_read_is_refused(family: str, runs: bool, tmp_path: Path) -> None:
+    tiny_model(family, make_codec()).model.config.save_pretrained(tmp_path)
+    if runs:
+        assert Machine().shape(str(tmp_path)).heads == 2
+    else:
+        with pytest.raises(UserError, match=rf"is a {family}, .* lacks num_key_value_heads"):
+            Machine().shape(str(tmp_path))

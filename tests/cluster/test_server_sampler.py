@@ -61,6 +61,7 @@ def test_a_request_says_what_the_agent_loop_wants() -> None:
         "top_k": -1,
         "stop": ["</answer>"],
         "logprobs": True,
+        "skip_special_tokens": False,
     }
 
 
@@ -98,6 +99,20 @@ def test_a_full_length_is_the_token_limit() -> None:
 def test_what_a_server_gets_wrong_is_a_failure_of_infrastructure(output: Output | Exception, says: str) -> None:
     with pytest.raises(SamplerError, match=says):
         ask(output)
+
+
+class TaskError(Exception):
+    """As Ray's: the other process's traceback is the text, its error the cause."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__("Traceback:\n  many\n  lines")
+        self.cause = cause
+
+
+def test_an_error_of_another_process_is_told_in_one_line() -> None:
+    with pytest.raises(SamplerError) as found:
+        ask(TaskError(ValueError("no room\nleft")))
+    assert str(found.value) == "the rollout server failed (ValueError: no room left)"
 
 
 def test_verls_sampling_parameters_become_ours() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from mempo.cluster.verl_config import verl_config, verl_yaml
+from mempo.cluster.verl_config import verl_config
+from mempo.cluster.verl_text import verl_yaml
 from mempo.config import Config, recipe_names, resolve
 from mempo.errors import ConfigError
 
@@ -39,6 +40,7 @@ def refusal(*overrides: str) -> str:
 ACTOR = "actor_rollout_ref.actor."
 ROLLOUT = "actor_rollout_ref.rollout."
 MODEL = "actor_rollout_ref.model."
+QUEUE = "transfer_queue.backend.SimpleStorage.total_storage_size"
 
 
 @pytest.mark.parametrize(
@@ -57,6 +59,9 @@ MODEL = "actor_rollout_ref.model."
         (["limits.max_context_tokens=3000"], "data.max_prompt_length", 3000),
         (["limits.max_context_tokens=3000"], "data.max_response_length", 3000),
         (["evaluate.temperature=0"], f"{ROLLOUT}val_kwargs.do_sample", False),
+        ([], QUEUE, 100_000),
+        # 2 * 8 * 512 rollouts of a step, 100 of a validation, each of up to 16 rows and two more
+        (["rl.rollouts_per_question=512", "limits.max_turns=16", "evaluate.questions=100"], QUEUE, 18 * 8292),
         (["evaluate.top_k=5"], f"{ROLLOUT}val_kwargs.top_k", 5),
         ([], f"{ROLLOUT}val_kwargs.top_k", -1),
         (["evaluate.rollouts_per_question=3"], f"{ROLLOUT}val_kwargs.n", 3),

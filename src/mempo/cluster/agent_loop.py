@@ -13,9 +13,10 @@ from mempo.cluster.questions import AGENT, question_of
 from mempo.cluster.rollout_queue import send_rollout
 from mempo.cluster.run import ClusterRun, decoding_of
 from mempo.cluster.server_sampler import ServerSampler
+from mempo.errors import UserError
 from mempo.question import Question
 from mempo.rewards.outcome import OutcomeScore, outcome_score
-from mempo.trajectory import Row, Trajectory, rows_of
+from mempo.trajectory import Row, StopReason, Trajectory, rows_of
 
 _runs: dict[str, ClusterRun] = {}
 
@@ -29,6 +30,10 @@ def run_of(config: DictConfig, longest_row_tokens: int | None = None) -> Cluster
     return _runs[name]
 
 
+class RolloutFailed(Exception):
+    """A rollout that infrastructure spoiled. The trainer has it already; this is for verl, which logs it."""
+
+
 @register(AGENT)
 class MempoAgentLoop(AgentLoopBase):
     """One rollout. A row is an `AgentLoopOutput`; a rollout that infrastructure spoiled has no rows."""
@@ -39,8 +44,15 @@ class MempoAgentLoop(AgentLoopBase):
         uid, session = str(kwargs["uid"]), int(kwargs["session_id"])
         sampler = ServerSampler(self.server_manager, run.codec, f"{uid}_{session}")
         job = Job(question, session, (run.config.seed, uid))
-        trajectory = await rollout(run.agent, sampler, job, decoding_of(sampling_params))
+        try:
+            trajectory = await rollout(run.agent, sampler, job, decoding_of(sampling_params))
+        except UserError as error:  # from the world; raised here, it would be a line in a log and a rollout less
+            trajectory = Trajectory(question.id, session, (), (), StopReason.TOOL_ERROR, error=str(error))
         await send_rollout(uid, session, int(kwargs["index"]), kwargs["extra_info"]["question"], trajectory)
+        if trajectory.is_error:
+            # verl then counts the group among the failed ones, which it may sample as they are; one that it takes for
+            # finished must have rows (`algorithm.filter_groups` looks at their rewards).
+            raise RolloutFailed(trajectory.error or trajectory.stop.value)
         judge = run.judge
         outcome = outcome_score(question, trajectory, judge.outcome, judge.custom_score)
         return outputs_of(question, trajectory, outcome, sampler.versions)

@@ -56,7 +56,12 @@ def launch(
         bool, typer.Option("--skip-checks", help="Do not look at versions, GPUs and services before.")
     ] = False,
 ) -> None:
-    """Train with reinforcement learning on verl. On several nodes the output folder must be the same on all."""
+    """Train with reinforcement learning on verl.
+
+    Checks the machine, writes the questions and verl's configuration into the run folder (output), and runs
+    verl.trainer.main_ppo on it. cluster.nodes, gpus_per_node and the rest of cluster.* say how it is spread
+    (docs/cluster.md). On several nodes the output folder, the model and the data must be the same on all.
+    """
     from mempo.config import resolve
 
     resolved = resolve(source, overrides or ())

@@ -14,6 +14,7 @@ from mempo.cluster.divisibility import check_divides, check_enough_questions
 from mempo.cluster.machine import Machine
 from mempo.cluster.verl_config import TRAINER, check_for_cluster, verl_config
 from mempo.cluster.verl_keys import unlisted
+from mempo.cluster.versions import VERL
 from mempo.cluster_settings import ClusterSettings
 from mempo.config import Config, Resolved
 from mempo.engine.lora import is_adapter_folder
@@ -24,6 +25,7 @@ GIB = 1 << 30
 PLUGIN = "mempo.cluster.plugin"
 ENGINES = {"vllm": "0.24.0", "sglang": "0.5.12"}
 """The versions that verl 0.9.1 names in its extras."""
+FLASH_ATTENTION = "flash-attn==2.8.3"
 
 
 @dataclass(frozen=True)
@@ -100,16 +102,24 @@ def _versions(config: Config, machine: Machine) -> Iterator[Check]:
         yield Check("versions", "fail", fact, remedy)
     if not problems:
         yield Check("versions", "ok", f"verl {machine.installed('verl')}")
-    engine = (config.cluster or ClusterSettings()).engine
-    found = machine.installed(engine)
-    if found is None:
-        remedy = f"pip install {engine}=={ENGINES[engine]} (docs/cluster.md), or set another cluster.engine"
-        yield Check("engine", "fail", f"{engine} is not installed", remedy)
-    else:
-        yield Check("engine", "ok", f"{engine} {found}")
+    yield _engine((config.cluster or ClusterSettings()).engine, machine)
+    if config.model.attention == "flash_attention_2" and not any(map(machine.installed, ("flash-attn", "kernels"))):
+        remedy = f"pip install {FLASH_ATTENTION} --no-build-isolation, or set model.attention=sdpa"
+        yield Check("attention", "fail", "flash_attention_2 is asked for, and flash-attn is not installed", remedy)
     if PLUGIN not in machine.plugins():
         remedy = "install mempo in this environment, and in that of every node: pip install 'mempo[cluster]'"
         yield Check("plug-in", "fail", "no installed package tells verl of it (entry point verl.plugins)", remedy)
+
+
+def _engine(engine: str, machine: Machine) -> Check:
+    found, wanted = machine.installed(engine), ENGINES[engine]
+    if found is None:
+        remedy = f"pip install {engine}=={wanted} (docs/cluster.md), or set another cluster.engine"
+        return Check("engine", "fail", f"{engine} is not installed", remedy)
+    if found != wanted:
+        # verl says itself which ones it cannot run with; others are untried.
+        return Check("engine", "warn", f"{engine} is {found}, verl {VERL} names {wanted}", f"try it, or take {wanted}")
+    return Check("engine", "ok", f"{engine} {found}")
 
 
 def _plugin(machine: Machine) -> Iterator[Check]:

@@ -20,7 +20,8 @@ from mempo.cluster.doctor import failures, quick_checks
 from mempo.cluster.machine import Machine
 from mempo.cluster.process import run_process
 from mempo.cluster.questions import write_questions
-from mempo.cluster.verl_config import CONFIG_NAME, verl_config, verl_yaml
+from mempo.cluster.verl_config import CONFIG_NAME, verl_config
+from mempo.cluster.verl_text import verl_yaml
 from mempo.config import Config, Resolved
 from mempo.engine.model import load_codec
 from mempo.errors import UserError

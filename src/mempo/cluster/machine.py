@@ -16,8 +16,9 @@ from mempo.cluster.divisibility import ModelShape
 from mempo.cluster.model_size import PolicySize, policy_size
 from mempo.cluster.verl_config import TRAINER
 from mempo.cluster.verl_keys import listed_keys
-from mempo.cluster.versions import installed, version_problems
+from mempo.cluster.versions import VERL, installed, version_problems
 from mempo.config import Config
+from mempo.errors import UserError
 from mempo.retrieval.client import HttpRetriever, token_from_environment
 
 _ASK_VERL = f"from verl.trainer.ppo.v1 import get_trainer_cls; print(get_trainer_cls({TRAINER!r}).__module__)"
@@ -59,7 +60,13 @@ def _healthy(config: Config) -> None:
 def _shape(path: str) -> ModelShape:
     from transformers import AutoConfig
 
-    return ModelShape.of(AutoConfig.from_pretrained(path))
+    config: Any = AutoConfig.from_pretrained(path)
+    if not any(hasattr(part, "num_key_value_heads") for part in (config, config.get_text_config())):
+        raise UserError(
+            f"{path} is a {config.model_type}, whose configuration lacks num_key_value_heads, which verl {VERL} reads; "
+            "take a model of another family, such as Qwen, Llama or Mistral"
+        )
+    return ModelShape.of(config)
 
 
 def _writable(folder: Path) -> bool:

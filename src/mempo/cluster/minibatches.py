@@ -27,23 +27,31 @@ class MiniBatches:
     def total_rows(self) -> int:
         return self.rows * len(self.members)
 
+    def moved(self, where: Sequence[int]) -> MiniBatches:
+        """The same, where row i now is row `where[i]`."""
+        return MiniBatches(tuple(tuple(where[row] for row in rows) for rows in self.members), self.rows)
 
-def deal_questions(uid_of_row: Sequence[str], steps: int, ranks: int) -> MiniBatches:
-    """Deal the questions out evenly, in the order in which they first appear, to `steps` mini-batches: fewer when there
-    are fewer questions with rows, since a step of padding alone has no loss.
+
+def deal_questions(question_of_row: Sequence[int], questions: int, steps: int, ranks: int) -> MiniBatches:
+    """Deal `questions` out evenly, in order, to `steps` mini-batches, each with all rows of its questions.
+    `question_of_row`: the place of a row's question among them. A question whose rollouts all failed has no rows but
+    keeps its place, so that the others are dealt as they always are; a mini-batch without rows is left out, since a
+    step of padding alone has no loss.
 
     Raises:
-        ValueError: no rows.
+        ValueError: no rows, or a row of none of the questions.
     """
-    rows_of: dict[str, list[int]] = {}
-    for row, uid in enumerate(uid_of_row):
-        rows_of.setdefault(uid, []).append(row)
-    if not rows_of:
+    if not question_of_row:
         raise ValueError("a batch without rows")
-    questions = list(rows_of.values())
-    made = min(steps, len(questions))
-    bounds = [len(questions) * i // made for i in range(made + 1)]
-    members = [tuple(row for rows in questions[first:last] for row in rows) for first, last in pairwise(bounds)]
+    if min(question_of_row) < 0 or max(question_of_row) >= questions:
+        raise ValueError(f"rows of questions {min(question_of_row)} to {max(question_of_row)} among {questions}")
+    made = min(steps, questions)
+    bounds = [questions * i // made for i in range(made + 1)]
+    members = [
+        tuple(row for row, question in enumerate(question_of_row) if first <= question < last)
+        for first, last in pairwise(bounds)
+    ]
+    members = [rows for rows in members if rows]
     longest = max(map(len, members))
     return MiniBatches(tuple(members), -(-longest // ranks) * ranks)
 

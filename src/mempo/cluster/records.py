@@ -58,6 +58,11 @@ class Group:
     question: Question
     trajectories: tuple[Trajectory, ...]
 
+    @property
+    def has_turns(self) -> bool:
+        """Whether there is anything to learn from; infrastructure may have failed everywhere."""
+        return any(t.turns and not t.is_error for t in self.trajectories)
+
 
 def whole_group(uid: str, question: Question, arrived: Mapping[int, Trajectory], size: int) -> Group:
     """A group of `size` rollouts from those that arrived, `{session: trajectory}`.

@@ -46,11 +46,12 @@ class ServerSampler:
             "top_k": sampling.top_k or -1,
             "stop": list(sampling.stop),
             "logprobs": True,
+            "skip_special_tokens": False,  # or vLLM overlooks stop strings that are special tokens
         }
         try:
             output = await self._client.generate(self._request_id, prompt_ids=list(prompt_ids), sampling_params=wanted)
         except Exception as error:  # Ray and both engines raise all kinds
-            raise SamplerError(f"the rollout server failed ({type(error).__name__}: {error})") from error
+            raise SamplerError(f"the rollout server failed ({_said(error)})") from error
         if output.stop_reason == "aborted" or not output.token_ids:
             raise SamplerError(f"the rollout server gave up the request ({output.stop_reason})")
         logprobs = output.log_probs or []
@@ -66,3 +67,10 @@ class ServerSampler:
         if watcher.stop is None and len(output.token_ids) < sampling.max_new_tokens:
             watcher.stop = GenerationStop.STOP_STRING  # it stopped by a rule of its own
         return watcher.generation()
+
+
+def _said(error: Exception) -> str:
+    """Ray hands an error of another process on with that process's traceback as its text, and the error as `cause`."""
+    cause = getattr(error, "cause", None)
+    told = cause if isinstance(cause, Exception) else error
+    return " ".join(f"{type(told).__name__}: {told}".split())

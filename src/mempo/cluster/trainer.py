@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -35,6 +36,7 @@ from mempo.cluster.records import Group, RowKey, dealt
 from mempo.cluster.rollout_queue import take_rollouts
 from mempo.cluster.versions import require_versions
 from mempo.cold_start import notes_to_check
+from mempo.errors import UserError
 from mempo.measures import known
 from mempo.rewards.probe_check import check_probe
 from mempo.runs.files import write_whole
@@ -55,7 +57,7 @@ class MempoTrainer(PPOTrainerSync):
         self._run = run_of(config, _longest_row(config))
         self._groups: list[Group] = []
         self._minibatches: MiniBatches | None = None
-        self._uid_of_row: list[str] = []
+        self._question_of_row: list[int] = []
         self._measures: dict[str, float] = {}
 
     def _load_checkpoint(self) -> None:
@@ -89,58 +91,58 @@ class MempoTrainer(PPOTrainerSync):
 
     @contextmanager
     def _cause_of_no_rows(self, group_size: int) -> Iterator[None]:
-        """verl cannot go on without rows; whether that is because every rollout failed is for us to say."""
+        """verl cannot go on without rows, and does not know why there are none: every rollout failed, an own score
+        function did (which then fails here as well), or the agent workers themselves."""
+        self._groups = []
         try:
             yield
-        except Exception:
-            refuse_all_errors(dealt(self._arrived(group_size))[1])
+        except Exception as error:
+            questions, trajectories = dealt(self._groups or self._arrived(group_size))
+            if not trajectories:
+                raise UserError(
+                    "no rollout reached the trainer: the errors of the agent workers stand above"
+                ) from error
+            refuse_all_errors(trajectories)
+            measure_rollouts(self._run.judge, questions, trajectories)
             raise
 
     # --- mini-batches ------------------------------------------------------------------------------------------------
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any) -> KVBatchMeta:
         """Pad the batch (through `_get_required_batch_multiple`), then put every row where its mini-batch wants it."""
-        with_rows = {RowKey.of(key).uid for key in batch.keys}
-
-        def belongs(group: Group) -> bool:
-            # One that has rollouts to learn from and no rows was sampled and not chosen (group filtering).
-            return group.uid in with_rows or not any(t.turns and not t.is_error for t in group.trajectories)
-
         arrived = self._arrived(self._run.config.rl.rollouts_per_question)
-        self._groups = [group for group in arrived if belongs(group)]
-        place = {group.uid: n for n, group in enumerate(self._groups)}
+        if (self.config.algorithm.get("filter_groups") or {}).get("enable", False):
+            # Groups that have rollouts to learn from and no rows were sampled and not chosen.
+            with_rows = {RowKey.of(key).uid for key in batch.keys}
+            arrived = [group for group in arrived if group.uid in with_rows or not group.has_turns]
+        self._groups = arrived
+        place = {group.uid: n for n, group in enumerate(arrived)}
         parsed = [RowKey.of(key) for key in batch.keys]
         batch.reorder(
             sorted(range(len(parsed)), key=lambda i: (place[parsed[i].uid], parsed[i].session, parsed[i].index))
         )
         real = list(batch.keys)
-        self._uid_of_row = [RowKey.of(key).uid for key in real]
+        self._question_of_row = [place[RowKey.of(key).uid] for key in real]
         batch = super()._balance_batch(batch, metrics, *args, **kwargs)
         minibatches, ranks = self._minibatches, self._ranks()
         assert minibatches is not None
         where = {key: i for i, key in enumerate(batch.keys)}
         lengths = [tag["seq_len"] for tag in batch.tags]
-        of_real = [where[key] for key in real]
         padding = [i for key, i in where.items() if batch.tags[i].get("is_padding", False)]
-        placed = MiniBatches(
-            tuple(tuple(of_real[row] for row in members) for members in minibatches.members), minibatches.rows
-        )
+        placed = minibatches.moved([where[key] for key in real])
         order = row_order(placed, lengths, padding, ranks, _balanced)
+        batch.reorder(order)
         piece = len(order) // ranks
         shares = [list(range(rank * piece, (rank + 1) * piece)) for rank in range(ranks)]
-        batch.reorder(order)
-        metrics.update(
-            log_seqlen_unbalance(
-                [lengths[i] for i in order], shares, prefix=kwargs.get("logging_prefix", "global_seqlen")
-            )
-        )
+        prefix = kwargs.get("logging_prefix", "global_seqlen")
+        metrics.update(log_seqlen_unbalance([lengths[i] for i in order], shares, prefix=prefix))
         return batch
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         actor = self.config.actor_rollout_ref.actor
         steps = self.config.data.train_batch_size // actor.ppo_mini_batch_size
-        micro_rows = 1 if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu
-        self._minibatches = deal_questions(self._uid_of_row, steps, dp_size * micro_rows)
+        ranks = dp_size * self._micro_rows()
+        self._minibatches = deal_questions(self._question_of_row, len(self._groups), steps, ranks)
         return self._minibatches.total_rows
 
     def _ranks(self) -> int:
@@ -202,19 +204,24 @@ class MempoTrainer(PPOTrainerSync):
         tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
 
     def _scorer(self) -> ActorScorer:
-        return ActorScorer(self.actor_rollout_wg.compute_log_prob, self._ranks(), self._scored_rows())
+        return ActorScorer(self.actor_rollout_wg.compute_log_prob, self._ranks(), self._micro_rows())
 
     def _reference_scorer(self) -> ActorScorer | None:
         if self._run.config.memory.full_policy != "reference" or not self.use_reference_policy:
             return None
         if self.ref_in_actor:
             compute = self.actor_rollout_wg.compute_log_prob
-            return ActorScorer(compute, self._ranks(), self._scored_rows(), without_adapter=True)
-        return ActorScorer(self.ref_policy_wg.compute_ref_log_prob, self._ranks(), self._scored_rows())
+            return ActorScorer(compute, self._ranks(), self._micro_rows(), without_adapter=True)
+        return ActorScorer(self.ref_policy_wg.compute_ref_log_prob, self._ranks(), self._micro_rows())
 
-    def _scored_rows(self) -> int:
-        rollout = self.config.actor_rollout_ref.rollout
-        return 1 if rollout.log_prob_use_dynamic_bsz else rollout.log_prob_micro_batch_size_per_gpu
+    def _micro_rows(self) -> int:
+        """A rank's rows must be a multiple of this where micro-batches are cut by rows: those of every kind of pass."""
+        parts = self.config.actor_rollout_ref
+        if parts.actor.use_dynamic_bsz:
+            return 1
+        scored = parts.rollout.log_prob_micro_batch_size_per_gpu
+        of_reference = parts.ref.log_prob_micro_batch_size_per_gpu if self.use_reference_policy else None
+        return math.lcm(parts.actor.ppo_micro_batch_size_per_gpu, scored, of_reference or 1)
 
     def _check_probe(self, scorer: ActorScorer) -> None:
         """Before the first update: can the probe tell a right note from a wrong one? (docs/memory-signal.md)"""

@@ -5,12 +5,9 @@ The whole of ours travels along as the section `mempo`, which agent loop and tra
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from mempo.cluster.divisibility import agent_workers, check_divides, model_shape, server_window_tokens
 from mempo.cluster.questions import AGENT, TRAINER
@@ -22,6 +19,8 @@ from mempo.errors import ConfigError
 CONFIG_NAME = "verl"
 """Of the file, without `.yaml`."""
 
+_QUEUED_ROWS = 100_000
+"""What verl's transfer queue holds by default."""
 _PATHS = (("model", "path"), ("data", "train"), ("data", "test"), ("data", "corpus"), ("data", "index"))
 
 
@@ -76,6 +75,7 @@ def verl_config(
         },
         "reward": {"num_workers": 1},  # the agent loop gives the reward, so there is nothing for them to do
         "trainer": _trainer(config, settings, folder, tested),
+        "transfer_queue": {"backend": {"SimpleStorage": {"total_storage_size": _queued_rows(config)}}},
         "ray_kwargs": _ray(address, environment or {}),
         "mempo": _mempo_section(plain, folder),
     }
@@ -154,7 +154,6 @@ def _rollout(config: Config, settings: ClusterSettings) -> dict[str, Any]:
         "max_model_len": server_window_tokens(config, settings),
         # Adapters are sent alone: the server must have read the weights below them itself.
         "load_format": "safetensors" if config.model.lora else "dummy",
-        "log_prob_use_dynamic_bsz": True,
         "log_prob_max_token_len_per_gpu": settings.score_batch_tokens or settings.micro_batch_tokens,
         "val_kwargs": {
             "temperature": evaluate.temperature,
@@ -186,6 +185,15 @@ def _trainer(config: Config, settings: ClusterSettings, folder: Path, tested: bo
         "experiment_name": folder.name,
         "logger": list(settings.loggers),
     }
+
+
+def _queued_rows(config: Config) -> int:
+    """Room of the transfer queue, in rows: those of a step, as many of padding, those of a validation, and what tells
+    them apart; never less than verl's own number."""
+    trained = config.rl.questions_per_step * config.rl.rollouts_per_question
+    objectives = config.data.test_objectives or config.data.objectives
+    tested = config.evaluate.questions * len(objectives) * config.evaluate.rollouts_per_question
+    return max(_QUEUED_ROWS, (config.limits.max_turns + 2) * (2 * trained + tested))
 
 
 def _ray(address: str | None, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -231,28 +239,3 @@ def _put(made: dict[str, Any], key: str, value: Any) -> None:
         made[room] = inner if isinstance(inner, dict) else {}
         made = made[room]
     made[name] = value
-
-
-# --- text ----------------------------------------------------------------------------------------------------------
-
-_NUMBER = re.compile(r"[-+]?[0-9_.]+([eE][-+]?[0-9]+)?|[-+]?\.?(inf|nan)", re.IGNORECASE)
-
-
-class _Dumper(yaml.SafeDumper):
-    """Texts that look like numbers to Hydra's reader, which knows more of them (`1e5`), are put in quotes."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "'" if _NUMBER.fullmatch(text) else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _quoted)
-
-
-def verl_yaml(made: Mapping[str, Any]) -> str:
-    """The text of the file."""
-    return yaml.dump(dict(made), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)

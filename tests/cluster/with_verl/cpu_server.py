@@ -16,7 +16,6 @@ from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
 from tests.cluster.with_verl.scripted import next_turn
 
-
 FAILS_FROM = "MEMPO_CPU_SERVER_FAILS_FROM"
 """Variable: with the weights of this step and later ones every request fails."""
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import torch
-import transfer_queue as tq
 from hydra import compose, initialize_config_dir
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
@@ -29,91 +28,20 @@ from verl.workers.engine.utils import prepare_micro_batches
 from verl.workers.rollout.replica import TokenOutput
 from verl.workers.utils.losses import ppo_loss
 
-from mempo.cluster.agent_loop import MempoAgentLoop
+from mempo.cluster.agent_loop import MempoAgentLoop, RolloutFailed
 from mempo.cluster.questions import question_json
 from mempo.cluster.run import ClusterRun
 from mempo.cluster.trainer import MempoTrainer
-from mempo.cluster.verl_config import verl_config, verl_yaml
+from mempo.cluster.verl_config import verl_config
+from mempo.cluster.verl_text import verl_yaml
 from mempo.config import Resolved
 from mempo.engine.model import Policy, load_policy
+from mempo.errors import UserError
 from mempo.question import Question
+from tests.cluster.with_verl.one_queue import Queue
 
-Reply = Callable[[str, int, list[int]], str | Exception]
-"""`reply(question id, session, turn, prompt ids)`: what the rollout server says."""
-
-
-class Queue:
-    """verl's transfer queue, as far as a step uses it."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
-        self.tags: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
-
-    def put(self, keys: Sequence[str], partition_id: str, fields: Any = None, tags: Any = None) -> KVBatchMeta:
-        for i, key in enumerate(keys):
-            row = self.rows[partition_id].setdefault(key, {})
-            if fields is not None:
-                row.update({name: _plain(column[i]) for name, column in _columns(fields)})
-            self.tags[partition_id].setdefault(key, {}).update(tags[i] if tags else {})
-        return KVBatchMeta(keys=list(keys), tags=[self.tags[partition_id][k] for k in keys], partition_id=partition_id)
-
-    async def async_put(self, **arguments: Any) -> KVBatchMeta:
-        return self.put(**arguments)
-
-    async def async_put_one(self, key: str, partition_id: str, fields: Any = None, tag: Any = None) -> None:
-        row = None if fields is None else {name: [value] for name, value in fields.items()}
-        self.put([key], partition_id, row, [tag or {}])
-
-    def get(self, keys: Sequence[str], partition_id: str, select_fields: Sequence[str] | None = None) -> TensorDict:
-        rows = [self.rows[partition_id][key] for key in keys]
-        shared = [name for name in rows[0] if all(name in row for row in rows)]
-        names = shared if select_fields is None else [name for name in select_fields if name in shared]
-        return _together([{name: row[name] for name in names} for row in rows])
-
-    def listed(self, partition_id: str) -> dict[str, dict[str, Any]]:
-        return {partition_id: dict(self.tags[partition_id])}
-
-    def clear(self, keys: Sequence[str], partition_id: str) -> None:
-        for key in keys:
-            self.rows[partition_id].pop(key, None)
-            self.tags[partition_id].pop(key, None)
-
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        names = {
-            "kv_batch_put": self.put,
-            "async_kv_batch_put": self.async_put,
-            "async_kv_put": self.async_put_one,
-            "kv_batch_get": self.get,
-            "kv_list": self.listed,
-            "kv_clear": self.clear,
-        }
-        with mock.patch.multiple(tq, **names):
-            yield
-
-
-def _columns(fields: Any) -> Iterator[tuple[str, Any]]:
-    for name, column in fields.items():
-        nested = isinstance(column, torch.Tensor) and column.is_nested
-        yield name, list(column.unbind()) if nested else column
-
-
-def _plain(value: Any) -> Any:
-    return getattr(value, "data", value) if not isinstance(value, torch.Tensor) else value
-
-
-def _together(rows: list[dict[str, Any]]) -> TensorDict:
-    """Tensors of one or more places are always jagged here, as they are when lengths differ."""
-    made = TensorDict({}, batch_size=[len(rows)])
-    for name in rows[0]:
-        column = [row[name] for row in rows]
-        if not isinstance(column[0], torch.Tensor):
-            tu.assign_non_tensor_stack(made, name, column)
-        elif column[0].dim():
-            made[name] = torch.nested.as_nested_tensor(column, layout=torch.jagged)
-        else:
-            made[name] = torch.stack(column)
-    return made
+Reply = Callable[[str, int, int], str | Exception]
+"""`reply(question id, session, turn)`: what the rollout server says; an exception is raised."""
 
 
 class Workers:
@@ -211,7 +139,7 @@ class Workers:
 class Client:
     """The rollout servers."""
 
-    def __init__(self, policy: Policy, reply: Callable[..., Any], ids_of_uid: dict[str, str]) -> None:
+    def __init__(self, policy: Policy, reply: Reply, ids_of_uid: dict[str, str]) -> None:
         self.policy, self.reply, self.ids_of_uid = policy, reply, ids_of_uid
         self.turns: dict[str, int] = defaultdict(int)
 
@@ -272,7 +200,7 @@ class OneProcess:
         )
         self.trainer: MempoTrainer = trainer
 
-    def step(self, questions: Sequence[Question], reply: Callable[..., Any]) -> None:
+    def step(self, questions: Sequence[Question], reply: Reply) -> None:
         with self.queue.installed():
             asyncio.run(self._play(questions, reply))
             self.trainer._step_once(self.metrics, {}, len(questions))
@@ -280,9 +208,11 @@ class OneProcess:
     def _sample(self, **_: Any) -> tuple[KVBatchMeta, dict[str, float]]:
         tags = self.queue.tags["train"]
         keys = sorted(tags, reverse=True)  # no order is promised
+        if not keys:
+            raise RuntimeError("verl cannot go on without rows")
         return KVBatchMeta(keys=keys, tags=[tags[key] for key in keys], partition_id="train"), {}
 
-    async def _play(self, questions: Sequence[Question], reply: Callable[..., Any]) -> None:
+    async def _play(self, questions: Sequence[Question], reply: Reply) -> None:
         uids = {f"uid{hash(question.id) % 1000}x{i}": question for i, question in enumerate(questions)}
         client = Client(self.policy, reply, {uid: question.id for uid, question in uids.items()})
         rollout = self.config.actor_rollout_ref.rollout
@@ -296,6 +226,9 @@ class OneProcess:
                 loop.config, loop.server_manager = self.config, client
                 about = {"uid": uid, "session_id": session, "index": index, "global_steps": 2, "data_source": "q"}
                 about["extra_info"] = {"question": question_json(question)}
-                with mock.patch("mempo.cluster.agent_loop.run_of", return_value=self.run):
-                    outputs = await loop.run(dict(sampling), **about)
-                await hands._agent_loop_postprocess(outputs, False, **about)
+                with (
+                    mock.patch("mempo.cluster.agent_loop.run_of", return_value=self.run),
+                    suppress(UserError, RolloutFailed),
+                ):
+                    outputs = await loop.run(dict(sampling), **about)  # verl logs what is raised, and goes on
+                    await hands._agent_loop_postprocess(outputs, False, **about)

@@ -1,3 +1,4 @@
+# pyright: reportMissingImports=false
 """One rank of verl's SFT trainer on `cpu_node.py`; started by torchrun with the arguments of the trainer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# pyright: reportMissingImports=false
 """One rank of a run that saves a checkpoint with verl's own manager: FSDP2 over gloo.
 
 save_checkpoint.py RANK RANKS MODEL OUT RENDEZVOUS CONTENTS LORA_RANK

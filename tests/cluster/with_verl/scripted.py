@@ -21,6 +21,8 @@ def next_turn(seen: str, fresh: int) -> str:
     places = _PLACE.findall(seen)
     k, turn = (int(places[-1][0]), int(places[-1][1]) + 1) if places else (fresh % len(SEARCHES), 0)
     note = f"<mem>r{k}t{turn} " + "seen it. " * (1 + (k + turn) % 3) + "</mem>"
+    if seen.endswith("<mem>"):  # written for the policy already
+        note = note.removeprefix("<mem>")
     thought = f"<think>step {turn}</think>"
     if turn >= SEARCHES[k]:
         return f"{note}{thought}<answer>answer {k % 2}</answer>"

@@ -1,3 +1,4 @@
+# pyright: reportMissingImports=false
 """The file that a launch writes, read as verl reads it: every key is one of verl's, and every value arrives."""
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from verl.utils.torch_functional import get_constant_schedule_with_warmup, get_c
 
 from mempo.cluster.machine import Machine
 from mempo.cluster.plugin import TRAINER as REGISTERED
-from mempo.cluster.verl_config import TRAINER, verl_config, verl_yaml
+from mempo.cluster.verl_config import TRAINER, verl_config
 from mempo.cluster.verl_keys import listed_keys, unlisted
 from mempo.cluster.verl_learning import KL_TYPES
+from mempo.cluster.verl_text import verl_yaml
 from mempo.config import Config, recipe_names, resolve
 from mempo.engine.optimizer import OptimSettings, learning_rate
 from mempo.loss import kl_estimate

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from safetensors.torch import load_file
 
 from mempo.cluster.convert import convert
 from mempo.engine.model import load_codec, load_policy
+from tests.cluster.with_verl.cpu_server import FAILS_FROM
 from tests.cluster.with_verl.local_step import LocalStep, first_step
 from tests.cluster.with_verl.run_verl import QUESTIONS, ROLLOUTS, UPDATES, VerlRun, make_inputs, run
 
@@ -182,14 +182,15 @@ def test_a_checkpoint_becomes_a_model_of_ours(one_rank: VerlRun, tmp_path: Path)
     assert all(torch.equal(found[name], tensor) for name, tensor in weights(one_rank, 2).items())
 
 
-def test_a_resumed_run_does_what_an_unbroken_one_did(one_rank: VerlRun, inputs: list[str]) -> None:
-    """The last test: it takes the second step back and makes it again."""
-    before = one_rank.measures("rl", 2), weights(one_rank, 2)
-    checkpoints = one_rank.folder.path / "checkpoints"
-    shutil.rmtree(checkpoints / "global_step_2")
-    (checkpoints / "latest_checkpointed_iteration.txt").write_text("1")
-    resumed = run(inputs, one_rank.folder.path, ranks=1, resume=True)
+def test_a_run_whose_servers_die_says_so_and_its_resumption_does_what_an_unbroken_one_did(
+    one_rank: VerlRun, inputs: list[str], tmp_path: Path
+) -> None:
+    with pytest.raises(RuntimeError) as failed:
+        run(inputs, tmp_path / "run", ranks=1, variables={FAILS_FROM: "1"})
+    cause = "the rollout server failed (ConnectionError: the server is gone)"
+    assert f"all {QUESTIONS * ROLLOUTS} rollouts of the step failed; the first: {cause}" in str(failed.value)
+    resumed = run(inputs, tmp_path / "run", ranks=1, resume=True)
     assert steps_of(resumed, "rl") == [1, 2]
-    assert resumed.measures("rl", 2) == pytest.approx(before[0], abs=1e-5)
-    after = weights(resumed, 2)
-    assert all(torch.allclose(after[name], before[1][name], atol=1e-6) for name in before[1])
+    assert resumed.measures("rl", 2) == pytest.approx(one_rank.measures("rl", 2), abs=1e-5)
+    ours, theirs = weights(resumed, 2), weights(one_rank, 2)
+    assert all(torch.allclose(ours[name], theirs[name], atol=1e-6) for name in theirs)

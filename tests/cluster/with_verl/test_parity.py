@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,19 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
+from mempo.cluster.agent_loop import RolloutFailed
 from mempo.cluster.records import dealt
 from mempo.config import Resolved, resolve
 from mempo.engine.model import load_policy, save_policy
 from mempo.engine.optimizer import learning_rate
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.update import Updater
+from mempo.errors import UserError
 from mempo.question import Question
 from mempo.train.judge import judge_rollouts
 from mempo.train.rl import update_policy
 from tests import tiny
-from tests.cluster.with_verl.one_process import OneProcess
+from tests.cluster.with_verl.one_process import OneProcess, Reply
 
 ROLLOUTS = 4
 NOTE = "<mem>{} seen {}</mem>"
@@ -39,12 +39,12 @@ TURNS = (
 ANSWERS = ("<mem>done {} {}</mem><think>b</think><answer>{}</answer>", "<think>b {} {}</think><answer>{}</answer><eos>")
 
 
-def plays(seed: str, answers: Sequence[str], fails: Callable[[str, int], bool], force_mem: bool = False) -> Any:
-    """Rollouts that differ in everything; `fails(question, session)`: the server breaks in the second turn."""
+def plays(seed: str, answers: Sequence[str], fails: Callable[[str, int], int | None], force_mem: bool = False) -> Reply:
+    """Rollouts that differ in everything; `fails(question, session)`: the turn in which the server breaks."""
 
     def reply(question: str, session: int, turn: int) -> str | Exception:
         rng = random.Random(f"{seed} {question} {session} {turn}")
-        if fails(question, session) and turn == 1:
+        if fails(question, session) == turn:
             return ConnectionError("gone")
         if turn >= rng.choice((0, 2, 3, 6)):
             text = rng.choice(ANSWERS).format(question, turn, rng.choice(answers))
@@ -62,7 +62,7 @@ class Case:
     ranks: int = 1
     questions: int = 4
     gold: Any = "city"
-    fails: Callable[[str, int], bool] = lambda question, session: False
+    fails: Callable[[str, int], int | None] = lambda question, session: None
     force_mem: bool = False
 
 
@@ -76,12 +76,16 @@ def own_credit(scores: Sequence[float | None], notes: Sequence[Any]) -> tuple[li
     return outcome, [{turn: 0.5 + (r or 0.0) for turn, r in by_turn.items()} for by_turn in notes]
 
 
-def one_whole_group(question: str, session: int) -> bool:
-    return question == "q1"
+def half_a_group(question: str, session: int) -> int | None:
+    return session - 1 if question == "q1" and session else None
 
 
-def half_and_more(question: str, session: int) -> bool:
-    return question in ("q0", "q1") or session == 2
+def a_group(question: str, session: int) -> int | None:
+    return 0 if question == "q1" else None
+
+
+def a_mini_batch(question: str, session: int) -> int | None:
+    return 0 if question in ("q0", "q1") or (question == "q2" and session == 3) else None
 
 
 OWN = "tests.cluster.with_verl.test_parity"
@@ -89,9 +93,8 @@ KL = ("rl.loss.kl=k3", "rl.loss.kl_coef=0.01")
 BY_ROWS = (
     'cluster.verl={"actor_rollout_ref.actor.use_dynamic_bsz": false, '
     '"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 2, '
-    '"actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": false, '
-    '"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 2, '
-    '"actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 2}'
+    '"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 3, '
+    '"actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 4}'
 )
 CASES = {
     "plain": Case(()),
@@ -99,8 +102,10 @@ CASES = {
     "three ranks, four updates": Case((*KL, "rl.updates_per_step=4"), ranks=3),
     "qwen2, whole history": Case(("agent.context=full", "memory.baseline=full", *KL), family="qwen2", ranks=2),
     "gpt_neox, original": Case(("memory.preset=original", "rl.updates_per_step=2"), family="gpt_neox", ranks=2),
-    "qwen3, window": Case(("agent.context=window(2)", "memory.reward=log_ratio", "memory.baseline=visible")),
-    "react": Case(("agent.context=react", "agent.notes=forbidden", *KL), ranks=2),
+    "qwen3, window": Case(
+        ("agent.context=window(2)", "memory.reward=log_ratio", "memory.baseline=visible"), family="qwen3"
+    ),
+    "react": Case(("agent.context=react", "agent.notes=forbidden", "rl.memory_signal=false", *KL), ranks=2),
     "last turn, reference": Case(
         ("agent.context=last_turn", "memory.baseline=previous_note", "memory.full_policy=reference"), ranks=2
     ),
@@ -113,13 +118,14 @@ CASES = {
     "forced note": Case(("prompt.force_mem=true", *KL), force_mem=True, ranks=2),
     "own score and credit": Case((f"reward.score={OWN}:own_score", f"credit.function={OWN}:own_credit"), ranks=2),
     "temperature": Case(("rl.temperature=0.7", *KL, "rl.updates_per_step=2")),
-    "overflow": Case(("limits.max_context_tokens=150", "reward.on_overflow=exclude", *KL), ranks=2),
+    "overflow": Case(("limits.max_context_tokens=220", "reward.on_overflow=exclude", *KL), ranks=2),
     "no signal": Case(("rl.memory_signal=false",)),
     "clip": Case(("rl.loss.clip_low=0.1", "rl.loss.clip_high=0.3", "rl.updates_per_step=4", "rl.optim.lr=0.01")),
-    "a group fails": Case((*KL, "rl.updates_per_step=2"), fails=one_whole_group, ranks=2),
-    "a whole mini-batch fails": Case((*KL, "rl.updates_per_step=2"), fails=half_and_more, ranks=2),
+    "half a group fails": Case((*KL, "rl.updates_per_step=2"), fails=half_a_group, ranks=2),
+    "a group fails": Case((*KL, "rl.updates_per_step=2"), fails=a_group, ranks=2),
+    "a mini-batch fails": Case((*KL, "rl.updates_per_step=2"), fails=a_mini_batch, ranks=2),
     "rows, not tokens": Case((*KL, BY_ROWS, "rl.updates_per_step=2", "memory.baseline=visible"), ranks=2),
-    "plain template": Case(("prompt.template=plain", "limits.max_note_tokens=8", "limits.max_malformed_turns=2")),
+    "plain template": Case(("prompt.template=plain", "limits.max_note_tokens=8", "limits.max_malformed_turns=3")),
 }
 
 
@@ -181,7 +187,48 @@ def test_both_roads_come_to_the_same(name: str, tmp_path: Path) -> None:
     assert apart < 2e-3 * moved
 
 
-def test_the_cases_differ() -> None:
-    settings = [case for case in CASES.values()]
-    assert all(a != b for a, b in itertools.combinations(settings, 2))
-    assert torch.get_default_dtype() == torch.float32
+def broken_score(question: Any, trajectory: Any) -> float:
+    raise KeyError("my bug")
+
+
+def sometimes_broken_score(question: Any, trajectory: Any) -> float:
+    return broken_score(question, trajectory) if question.id == "q2" else 1.0
+
+
+def never(question: str, session: int) -> None:
+    return None
+
+
+def refused(case: Case, folder: Path, fails: Callable[[str, int], int | None] = never) -> str:
+    theirs = OneProcess(resolved(case, folder), folder / "run", case.ranks)
+    questions = [Question(f"q{i}", f"which place is {i}?", case.gold) for i in range(case.questions)]
+    with pytest.raises(UserError) as found:
+        theirs.step(questions, plays("refused", ("city",), fails))
+    assert "\n" not in str(found.value)
+    return str(found.value)
+
+
+def test_a_step_in_which_everything_fails_ends_with_the_cause(tmp_path: Path) -> None:
+    said = refused(Case(()), tmp_path, lambda question, session: 0)
+    assert said == "all 16 rollouts of the step failed; the first: the rollout server failed (ConnectionError: gone)"
+
+
+def test_questions_that_leave_no_room_end_the_run_with_the_numbers(tmp_path: Path) -> None:
+    said = refused(Case(("limits.max_context_tokens=40", "limits.min_turn_tokens=8")), tmp_path)
+    assert "no rollout of the step had room" in said
+
+
+def test_agent_workers_that_fail_altogether_are_told_from_rollouts_that_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RolloutFailed("no tokenizer on this node")
+
+    monkeypatch.setattr("mempo.cluster.agent_loop.question_of", broken)
+    assert "no rollout reached the trainer" in refused(Case(()), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["broken_score", "sometimes_broken_score"])
+def test_an_own_score_that_fails_ends_the_run_with_its_error(name: str, tmp_path: Path) -> None:
+    said = refused(Case((f"reward.score={OWN}:{name}",)), tmp_path)
+    assert "my bug" in said

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict
+from verl.utils import tensordict_utils as tu
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from mempo.agent import DecodingSettings, Job, rollout
 from mempo.cluster.actor_scorer import ActorScorer, spread_over_ranks
@@ -62,6 +66,9 @@ def test_a_rollout_that_infrastructure_spoiled_has_no_rows() -> None:
     assert outputs_of(QUESTION, made, outcome_score(QUESTION, made, OutcomeSettings()), [7]) == []
 
 
+WHOLE = ((5, 6, 7, 8, 9), (5, 6, 9), (7, 6, 5, 8))
+"""Prefix and continuation."""
+
 # --- probes ----------------------------------------------------------------------------------------------------------
 
 
@@ -103,6 +110,28 @@ def test_answers_are_those_of_the_local_scorer(ranks: int, temperature: float) -
         assert ours.dtype == np.float64
         assert ours == pytest.approx(theirs, abs=1e-5)
     assert asked == [3]  # the same row is asked for once
+
+
+def test_verls_engine_takes_probes_packed_end_to_end() -> None:
+    """As on GPUs, where flash attention keeps packed rows apart: its own preparation of inputs and outputs."""
+    policy = tiny.tiny_llama(CODEC)
+    engine: Any = object.__new__(FSDPEngineWithLMHead)
+    engine.__dict__.update(pad_to_length=False, use_ulysses_sp=False, engine_config=SimpleNamespace(), module=None)
+
+    def compute(data: TensorDict) -> dict[str, torch.Tensor]:
+        tu.assign_non_tensor(data, use_remove_padding=True)
+        inputs, arguments = engine.prepare_model_inputs(data)
+        assert inputs["input_ids"].shape == inputs["position_ids"].shape == (1, sum(map(len, WHOLE)))
+        starts = (inputs["position_ids"][0] == 0).nonzero().flatten().tolist()
+        with torch.no_grad():
+            rows = torch.tensor_split(inputs["input_ids"][0], starts[1:])
+            logits = torch.cat([policy.model(row[None]).logits[0] for row in rows])
+        return engine.prepare_model_outputs(SimpleNamespace(logits=logits[None]), arguments, data, None)
+
+    requests = [ScoreRequest(row[:2], row[2:]) for row in WHOLE]
+    wanted = LocalScorer(policy).score(requests, 0.7)
+    for ours, theirs in zip(ActorScorer(compute, 1).score(requests, 0.7), wanted, strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-5)
 
 
 def test_nothing_asked_is_nothing_computed() -> None:

@@ -1,3 +1,4 @@
+# pyright: reportMissingImports=false
 """verl's own SFT path over our rows: its configuration, its way to a dataset, its collator, its loss."""
 
 from __future__ import annotations
