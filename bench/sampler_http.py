@@ -3,9 +3,9 @@
 Usage: python bench/sampler_http.py [--rollouts 64] [--turns 16] [--delay-ms 50] [--rounds 9] [--fresh]
 
 The server is a process of its own that spends no time on a model. Ideal is `turns × delay`: every rollout waits for its
-own replies and for nothing else. What is above it is the agent loop and the client; all rollouts begin at once, so short
-ones show more of it. Both processes need a core to themselves: `others` says how many cores everything else on the
-machine took meanwhile. The CPU time of a reply in the server is printed to show that it is not what is waited for.
+own replies and for nothing else. What is above it is the agent loop and the client; all rollouts begin at once, so
+short ones show more of it. Both processes need a core to themselves: `others` says how many cores everything else on
+the machine took meanwhile. The CPU time of a reply in the server is printed to show that it is not what is waited for.
 
 All searches find the same passage, as rollouts of one question do; `--fresh`: each finds another, which costs a turn
 its tokens.
