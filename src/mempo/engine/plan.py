@@ -147,18 +147,20 @@ def batches(rows: Sequence[PlannedRow], budget_tokens: int) -> list[list[Planned
 def _cheapest_cut(order: Sequence[PlannedRow], budget_tokens: int) -> tuple[float, list[list[PlannedRow]]]:
     """The cost of all batches and the batches, each a run of neighbours; found from the first row to the last."""
     width, deepest = np.zeros(len(order), dtype=np.int64), np.zeros(len(order), dtype=np.int64)
-    cost, began = np.zeros(len(order) + 1), [0] * len(order)
+    cost, began, earliest = np.zeros(len(order) + 1), [0] * len(order), 0
     for last, row in enumerate(order):
-        first = slice(0, last + 1)  # where the batch that ends with this row may begin
+        # Where the batch that ends with this row may begin. One too large with it stays too large with more rows.
+        earliest = max(earliest, last + 1 - max(budget_tokens // row.new_tokens, 1))
+        first = slice(earliest, last + 1)
         np.maximum(width[first], row.new_tokens, out=width[first])
         np.maximum(deepest[first], row.past, out=deepest[first])
-        count = np.arange(last + 1, 0, -1)
+        count = np.arange(last + 1 - earliest, 0, -1)
         new, past = count * width[first], count * deepest[first]
         fits = (new <= budget_tokens) & (new + past <= 4 * budget_tokens)
-        fits[last] = True  # a row that is too long goes alone
+        fits[-1] = True  # a row that is too long goes alone
         whole = np.where(fits, cost[first] + PASS_TOKENS + new + PAST_TOKENS * past, np.inf)
-        began[last] = int(whole.argmin())
-        cost[last + 1] = whole[began[last]]
+        began[last] = earliest + int(whole.argmin())
+        cost[last + 1] = whole.min()
     cut, stop = [], len(order)
     while stop:
         cut.append(list(order[began[stop - 1] : stop]))
