@@ -36,7 +36,7 @@ def test_what_other_programs_write(tmp_path: Path) -> None:
         (lines(GOOD, GOOD), "'a' stands in line 1 and in line 2; give each of its samples a number"),
         (b"[1]\n", "line 1: expected an object, got a list"),
         (b'{"id": "a", "answer": "\xff"}\n', "line 1: not UTF-8"),
-        (gzip.compress(lines(GOOD)), "line 1: not UTF-8"),
+        (gzip.compress(lines(GOOD), mtime=0), "line 1: not UTF-8"),
         (b"\0" * 99, "line 1: not JSON"),
         (b'{"id": "a", "answer": "x", "gold": ' + b"[" * 90_000, "line 1: "),
         (lines({"answer": "x"}), "line 1: a rollout has no question_id; it has answer"),

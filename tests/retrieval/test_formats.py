@@ -25,7 +25,7 @@ def zst(content: bytes) -> bytes:
     "packed",
     [
         CONTENT,
-        gzip.compress(CONTENT),
+        gzip.compress(CONTENT, mtime=0),
         zst(CONTENT),
         zst(CONTENT[:700]) + zst(CONTENT[700:]),
         zstandard.ZstdCompressor(write_content_size=False, write_checksum=True).compress(CONTENT),

@@ -39,7 +39,7 @@ class LocalScorer:
     Head rows are made for the wanted positions alone, in chunks. Equal within 1e-4 to `score_naive` in float32.
     """
 
-    def __init__(self, policy: Policy, budget_tokens: int = 16_384, forward: SharedForward | None = None) -> None:
+    def __init__(self, policy: Policy, budget_tokens: int | None = None, forward: SharedForward | None = None) -> None:
         self.forward = forward or SharedForward(policy, budget_tokens)
 
     @torch.no_grad()
