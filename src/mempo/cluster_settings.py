@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from mempo.settings import Settings
+from mempo.settings import Settings, leaves
 
 OWNED: dict[str, str] = {
     "mempo": "it is this configuration itself",
@@ -91,7 +91,7 @@ class ClusterSettings(Settings):
         if not isinstance(value, Mapping):
             return value
         flat: dict[str, Any] = {}
-        for key, leaf in _leaves(value, ""):
+        for key, leaf in leaves(value):
             if key in flat:
                 raise ValueError(f"{key} is given twice")
             flat[key] = leaf
@@ -115,11 +115,3 @@ class ClusterSettings(Settings):
     def scored_tokens(self) -> int:
         """The longest row that can be scored, over all GPUs that share it."""
         return (self.score_batch_tokens or self.micro_batch_tokens) * self.sequence_parallel
-
-
-def _leaves(value: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, inner in value.items():
-        if isinstance(inner, Mapping) and inner:
-            yield from _leaves(inner, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", inner

@@ -6,10 +6,13 @@ The notes of the probe check come from the same expert.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
 import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 
@@ -19,11 +22,12 @@ from mempo.config import Config
 from mempo.demos import Demo, play
 from mempo.errors import UserError
 from mempo.expert import ExpertSettings
-from mempo.interfaces import Environment, HasTexts
+from mempo.interfaces import Environment, HasTexts, Scorer
 from mempo.protocol import closing, opening
 from mempo.question import Question
 from mempo.rewards.outcome import score_answer
-from mempo.rewards.probe_check import CheckNotes, check_notes, note_of_gold
+from mempo.rewards.probe_check import CheckNotes, ProbeCheck, check_notes, check_probe, note_of_gold
+from mempo.runs.files import write_whole
 from mempo.tokens import Codec
 from mempo.train.sft import RowSource, demo_rows, mixed_batches, probe_row, take
 from mempo.train.toy import toy_codec, with_warmup
@@ -80,6 +84,15 @@ def demonstrations(config: Config, data: Data, agent: Agent, console: Console) -
     counts = f"{len(demos)} episodes, {len(rows)} rows, {len(probes)} probe samples"
     console.print(f"demonstrations: {counts}", highlight=False)
     return Demonstrations(demos, rows, probes)
+
+
+def checked_probe(config: Config, data: Data, agent: Agent, scorer: Scorer, folder: Path) -> ProbeCheck:
+    """Before RL: can the probe tell a right note from a wrong one? (docs/memory-signal.md) What was found is kept in
+    `probe-check.json` of the run folder."""
+    notes = notes_to_check(config, data, agent)
+    check = check_probe(notes, agent.renderer.codec, scorer, config.memory.probe)
+    write_whole(folder / "probe-check.json", json.dumps(dataclasses.asdict(check), indent=1) + "\n")
+    return check
 
 
 def notes_to_check(config: Config, data: Data, agent: Agent) -> list[CheckNotes]:

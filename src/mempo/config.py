@@ -6,7 +6,7 @@ it came from; unknown keys are refused with the nearest known one; what cannot w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -30,7 +30,7 @@ from mempo.render import PromptSettings
 from mempo.retrieval.client_settings import ClientSettings
 from mempo.rewards.memory_settings import CREDIT_KEYS, PRESETS, MemorySettings
 from mempo.rewards.outcome import OutcomeSettings
-from mempo.settings import Settings
+from mempo.settings import Settings, leaves
 from mempo.tools.access import AccessSettings
 from mempo.tools.search import SearchSettings
 from mempo.train.rl import RlSettings
@@ -185,7 +185,7 @@ def resolve(source: str | None, overrides: Sequence[str] = ()) -> Resolved:
     layers = [(origin, _long_form(layer)) for origin, layer in layers]
     for origin, layer in layers:
         _merge(merged, layer)
-        for key, _ in _leaves(layer):
+        for key, _ in leaves(layer):
             origins = {k: v for k, v in origins.items() if not k.startswith(f"{key}.")}
             origins[key] = origin
     try:
@@ -193,9 +193,9 @@ def resolve(source: str | None, overrides: Sequence[str] = ()) -> Resolved:
     except ValidationError as error:
         raise ConfigError(_explain(error, layers)) from error
     check(config)
-    every = dict.fromkeys((key for key, _ in _leaves(config.model_dump(mode="json"))), "default")
+    every = dict.fromkeys((key for key, _ in leaves(config.model_dump(mode="json"))), "default")
     preset = config.memory.preset
-    every.update({f"memory.{key}": f"preset {preset}" for key, _ in _leaves(PRESETS[preset])})
+    every.update({f"memory.{key}": f"preset {preset}" for key, _ in leaves(PRESETS[preset])})
     every.update({key: origin for key in every if (origin := _origin(key, origins))})
     return Resolved(config, every)
 
@@ -338,14 +338,6 @@ def _long_form(layer: Mapping[str, Any]) -> dict[str, Any]:
 
 def _copy(value: Any) -> Any:
     return {key: _copy(item) for key, item in value.items()} if isinstance(value, Mapping) else value
-
-
-def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in data.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _origin(key: str, origins: Mapping[str, str]) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import time
@@ -22,7 +21,7 @@ from mempo.build import (
     make_sampler,
     make_tools,
 )
-from mempo.cold_start import codec_of_toy, notes_to_check, sft_rows
+from mempo.cold_start import checked_probe, codec_of_toy, sft_rows
 from mempo.config import Config, Resolved
 from mempo.engine.lora import add_lora, is_adapter_folder, merge_lora, require_peft
 from mempo.engine.model import (
@@ -41,7 +40,6 @@ from mempo.engine.vllm_engine import require_vllm
 from mempo.errors import UserError
 from mempo.evaluate.runner import EvalResult, EvalSetup, evaluate
 from mempo.evaluate.table import ByObjectives, evaluation_table
-from mempo.rewards.probe_check import check_probe
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
 from mempo.tokens import Codec
@@ -148,8 +146,7 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
             reference=LocalScorer(reference) if reference else None,
         )
         if config.rl.memory_signal and config.rl.probe_check_questions and not in_rl:
-            check = check_probe(notes_to_check(config, data, agent), policy.codec, scorer, config.memory.probe)
-            write_whole(run.path / "probe-check.json", json.dumps(dataclasses.asdict(check), indent=1) + "\n")
+            check = checked_probe(config, data, agent, scorer, run.path)
             console.print(check.report, highlight=False, markup=False, style=None if check.separates else "yellow")
         train_rl(rl_setup, config.rl, run, console)
         results.append(("after RL", _evaluated("final", setup, config, data, run)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -38,3 +39,12 @@ class Settings(BaseModel):
             and isinstance(cls.model_fields[name].default, Settings)
         }
         return {**data, **{name: {**kept, **data[name]} for name, kept in defaults.items() if kept}}
+
+
+def leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """`(dotted key, value)` of nested settings; an empty section is a leaf."""
+    for key, value in data.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

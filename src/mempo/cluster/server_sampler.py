@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from mempo.engine.stops import StopWatcher
+from mempo.engine.stops import watched
 from mempo.interfaces import Generation, SamplerError, SamplingParams
 from mempo.tokens import Codec
 from mempo.trajectory import GenerationStop
@@ -61,9 +61,7 @@ class ServerSampler:
                 "that are not finite"
             )
         self.versions.append(output.extra_fields.get("global_steps"))
-        watcher = StopWatcher(self._codec, sampling)
-        for token, logprob in zip(output.token_ids, logprobs, strict=True):
-            watcher.add(int(token), float(logprob))
+        watcher = watched(self._codec, sampling, list(map(int, output.token_ids)), list(map(float, logprobs)))
         if watcher.stop is None and len(output.token_ids) < sampling.max_new_tokens:
             watcher.stop = GenerationStop.STOP_STRING  # it stopped by a rule of its own
         return watcher.generation()

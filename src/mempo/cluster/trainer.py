@@ -11,8 +11,6 @@ Underscored methods are overridden, so `versions.py` pins verl exactly.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,11 +33,9 @@ from mempo.cluster.questions import TRAINER
 from mempo.cluster.records import Group, RowKey, dealt
 from mempo.cluster.rollout_queue import take_rollouts
 from mempo.cluster.versions import require_versions
-from mempo.cold_start import notes_to_check
+from mempo.cold_start import checked_probe
 from mempo.errors import UserError
 from mempo.measures import known
-from mempo.rewards.probe_check import check_probe
-from mempo.runs.files import write_whole
 from mempo.runs.rollouts import save_rollouts
 from mempo.train.judge import Judged, judge_rollouts, measure_rollouts
 from mempo.train.rl import refuse_all_errors
@@ -224,14 +220,11 @@ class MempoTrainer(PPOTrainerSync):
         return math.lcm(parts.actor.ppo_micro_batch_size_per_gpu, scored, of_reference or 1)
 
     def _check_probe(self, scorer: ActorScorer) -> None:
-        """Before the first update: can the probe tell a right note from a wrong one? (docs/memory-signal.md)"""
         config, folder = self._run.config, self._run.folder
         if not (self.global_steps == 1 and config.rl.memory_signal and config.rl.probe_check_questions):
             return
         data = load_data(config, folder.path / "data")
-        check = check_probe(notes_to_check(config, data, self._run.agent), self._run.codec, scorer, config.memory.probe)
-        write_whole(folder.path / "probe-check.json", json.dumps(dataclasses.asdict(check), indent=1) + "\n")
-        print(check.report)
+        print(checked_probe(config, data, self._run.agent, scorer, folder.path).report)
 
 
 _UPDATE = ("loss", "grad_norm", "lr", "pg_loss", "kl_loss", "pg_clipfrac", "ppo_kl", "entropy")

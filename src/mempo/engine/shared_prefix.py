@@ -33,7 +33,7 @@ class Work:
 
 BUDGET_TOKENS = {"cpu": 2048}
 LARGE_BUDGET_TOKENS = 16_384
-"""Tokens of one pass, by device. A larger pass on a CPU only outgrows its caches: 15 % more a token at 16 384."""
+"""Tokens of one pass, by device. A larger pass on a CPU only outgrows its caches (`bench/scaling.py`)."""
 
 
 class SharedForward:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mempo.interfaces import Generation, SamplingParams
 from mempo.tokens import Codec
 from mempo.trajectory import GenerationStop
@@ -57,3 +59,11 @@ class StopWatcher:
             kept = decoded.tokens_of(0, min(ends))
             length = kept[1] if kept else len(self._ids)
             del self._ids[length:], self._logprobs[length:]
+
+
+def watched(codec: Codec, sampling: SamplingParams, ids: Sequence[int], logprobs: Sequence[float]) -> StopWatcher:
+    """Our own stop rule over what another engine has generated `[tokens]`, which may be some tokens more."""
+    watcher = StopWatcher(codec, sampling)
+    for token, logprob in zip(ids, logprobs, strict=True):
+        watcher.add(token, logprob)
+    return watcher

@@ -12,7 +12,7 @@ import torch
 
 from mempo.engine.model import Policy
 from mempo.engine.scoring import LocalScorer
-from mempo.engine.stops import StopWatcher
+from mempo.engine.stops import watched
 from mempo.engine.vllm_engine import said_by_vllm, start_engine, vllm_params
 from mempo.engine.vllm_settings import SamplerSettings
 from mempo.engine.vllm_weights import (
@@ -127,10 +127,9 @@ class VllmSampler:
                 )
 
     def _generation(self, completion: Any, sampling: SamplingParams) -> Generation:
-        """Our own stop rule over what vLLM generated, which may be some tokens more."""
-        watcher = StopWatcher(self._policy.codec, sampling)
-        for token, known in zip(completion.token_ids, completion.logprobs, strict=True):
-            watcher.add(token, known[token].logprob)
+        told = zip(completion.token_ids, completion.logprobs, strict=True)
+        logprobs = [known[token].logprob for token, known in told]
+        watcher = watched(self._policy.codec, sampling, completion.token_ids, logprobs)
         if watcher.stop is None and completion.finish_reason == "stop":
             watcher.stop = GenerationStop.STOP_STRING
         made = watcher.generation()

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from mempo.engine.stops import StopWatcher
+from mempo.engine.stops import watched
 from mempo.errors import UserError
 from mempo.evaluate.openai_capabilities import PATHS, Capabilities
 from mempo.evaluate.openai_client import OpenAIClient
@@ -126,9 +126,7 @@ class OpenAISampler:
         if len(ids) > _MORE_TOKENS * sampling.max_new_tokens:
             return None
         values = reply.token_logprobs if len(reply.token_logprobs) == len(ids) else (0.0,) * len(ids)
-        watcher = StopWatcher(self._codec, sampling)
-        for token, value in zip(ids, values, strict=True):
-            watcher.add(token, value)
+        watcher = watched(self._codec, sampling, ids, values)
         generation = watcher.generation()
         shown = self._codec.decode(ids)
         if not shown.startswith(reply.text.removesuffix("\ufffd")):
