@@ -1,6 +1,6 @@
 """Rollouts in flight against a model server that answers after a fixed time: how close to the ideal do they finish?
 
-Usage: python bench/sampler_http.py [--rollouts 64] [--turns 16] [--delay-ms 50] [--rounds 9] [--fresh]
+Usage: python bench/sampler_http.py [--rollouts 64] [--turns 8] [--delay-ms 50] [--rounds 9] [--fresh]
 
 The server is a process of its own that spends no time on a model. Ideal is `turns × delay`: every rollout waits for its
 own replies and for nothing else. What is above it is the agent loop and the client; all rollouts begin at once, so
@@ -116,7 +116,7 @@ def busy_s() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rollouts", type=int, default=64)
-    parser.add_argument("--turns", type=int, default=16)
+    parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--delay-ms", type=float, default=50.0)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--fresh", action="store_true", help="every search finds another passage")
