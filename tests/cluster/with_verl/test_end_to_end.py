@@ -199,5 +199,5 @@ def test_a_run_whose_servers_die_says_so_and_its_resumption_does_what_an_unbroke
     assert f"all {QUESTIONS * ROLLOUTS} rollouts of the step failed; the first: {cause}" in str(failed.value)
     resumed = run(inputs, tmp_path / "run", ranks=1, resume=True)
     assert steps_of(resumed, "rl") == [1, 2]
-    assert resumed.measures("rl", 2) == pytest.approx(one_rank.measures("rl", 2), abs=1e-5)
+    assert resumed.measures("rl", 2) == pytest.approx(one_rank.measures("rl", 2), abs=1e-4)
     assert_same_weights(weights(resumed, 2), weights(one_rank, 2), begun_at(one_rank))
