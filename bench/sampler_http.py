@@ -1,11 +1,14 @@
 """Rollouts in flight against a model server that answers after a fixed time: how close to the ideal do they finish?
 
-Usage: python bench/sampler_http.py [--rollouts 64] [--turns 8] [--delay-ms 50] [--rounds 9] [--fresh]
+Usage: python bench/sampler_http.py [--rollouts 64] [--in-flight 64] [--turns 8] [--delay-ms 50] [--rounds 9] [--fresh]
 
-The server is a process of its own that spends no time on a model. Ideal is `turns × delay`: every rollout waits for its
-own replies and for nothing else. What is above it is the agent loop and the client; all rollouts begin at once, so
-short ones show more of it. Both processes need a core to themselves: `others` says how many cores everything else on
-the machine took meanwhile. The CPU time of a reply in the server is printed to show that it is not what is waited for.
+They are played as `mempo eval` plays them: each is judged and appended to a rollout file as it ends. The server is a
+process of its own that spends no time on a model. Ideal is `turns × delay`, once for every `--in-flight` rollouts:
+every rollout waits for its own replies and for nothing else. What is above it is the agent loop, the client and the
+file; all that are in flight begin at once and end at once, so few and short ones show more of it (`--rollouts 256`
+keeps 64 in flight for longer). Both processes need a core to themselves: `others` says how many cores everything else
+on the machine took meanwhile. The CPU time of a reply in the server is printed to show that it is not what is waited
+for.
 
 All searches find the same passage, as rollouts of one question do; `--fresh`: each finds another, which costs a turn
 its tokens.
@@ -16,9 +19,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import multiprocessing
 import os
 import statistics
+import tempfile
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,19 +32,23 @@ from timing import spread
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from mempo.agent import Agent, DecodingSettings, Job, LimitSettings, run_rollouts
+from mempo.agent import Agent, Job, LimitSettings
 from mempo.context import make_context
 from mempo.evaluate.loops import run_loop
 from mempo.evaluate.openai_capabilities import Capabilities
 from mempo.evaluate.openai_client import OpenAIClient
 from mempo.evaluate.openai_sampler import OpenAISampler
 from mempo.evaluate.openai_settings import ServerSettings
+from mempo.evaluate.runner import EvalSettings, EvalSetup, facts_of, play
 from mempo.interfaces import ToolResult
 from mempo.protocol import TurnGrammar
 from mempo.question import Question
 from mempo.render import PromptSettings, Renderer
+from mempo.rewards.memory import MemorySettings
+from mempo.rewards.outcome import OutcomeSettings
+from mempo.runs.append import RolloutAppender
 from mempo.tokens import Codec
-from mempo.trajectory import StopReason
+from mempo.trajectory import StopReason, Trajectory
 
 NOTE = "<mem>Paris is the capital of France; its currency is still to be found.</mem><think>I look it up.</think>"
 TEXT = f"{NOTE}<search>currency of France</search>"
@@ -113,9 +122,22 @@ def busy_s() -> float:
     return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
 
 
+def play_and_save(setup: EvalSetup, jobs: list[Job], in_flight: int) -> list[Trajectory]:
+    played: list[Trajectory] = []
+    with tempfile.TemporaryDirectory() as folder, RolloutAppender(Path(folder) / "rollouts.jsonl") as appender:
+
+        def on_done(job: Job, trajectory: Trajectory, seconds: float) -> None:
+            appender.append(trajectory, facts_of(setup, job.question, trajectory, seconds=seconds))
+            played.append(trajectory)
+
+        run_loop(play(setup.agent, setup.sampler, jobs, EvalSettings(max_in_flight=in_flight), on_done))
+    return played
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rollouts", type=int, default=64)
+    parser.add_argument("--in-flight", type=int, default=64)
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--delay-ms", type=float, default=50.0)
     parser.add_argument("--rounds", type=int, default=9)
@@ -138,15 +160,20 @@ def main() -> None:
         "memory", make_context("memory", renderer), TurnGrammar(), renderer, {"search": Found(args.fresh)}, limits
     )
     jobs = [Job(Question(str(k), f"currency of country {k}?", "euro"), 0, (0,)) for k in range(args.rollouts)]
-    client = OpenAIClient(ServerSettings(url=url, max_concurrent=args.rollouts))
+    client = OpenAIClient(ServerSettings(url=url, max_concurrent=args.in_flight))
     can = Capabilities(client.base, "stub", "completions", stop_string="removed", stop_field="stop_reason")
-    ideal_s, turns = args.turns * delay_s, args.rollouts * args.turns
-    print(f"{args.rollouts} rollouts of {args.turns} turns, {args.delay_ms:g} ms a reply: ideal {ideal_s:.2f} s")
+    waves, turns = math.ceil(args.rollouts / args.in_flight), args.rollouts * args.turns
+    ideal_s = waves * args.turns * delay_s
+    print(
+        f"{args.rollouts} rollouts of {args.turns} turns, {args.in_flight} in flight, {args.delay_ms:g} ms a reply: "
+        f"ideal {ideal_s:.2f} s"
+    )
     found: dict[str, list[float]] = {"ratio": [], "client": [], "server": [], "others": []}
     with OpenAISampler(client, codec, can) as sampler:
+        setup = EvalSetup(agent, sampler, None, OutcomeSettings(), MemorySettings(), seed=0)
         for number in range(args.rounds + 1):
             began, mine, its, all_s = time.perf_counter(), time.process_time(), server_s(), busy_s()
-            played = run_loop(run_rollouts(agent, sampler, jobs, DecodingSettings()))
+            played = play_and_save(setup, jobs, args.in_flight)
             taken_s = time.perf_counter() - began
             mine, its, all_s = time.process_time() - mine, server_s() - its, busy_s() - all_s
             assert all(trajectory.stop is StopReason.TURN_LIMIT for trajectory in played)
@@ -165,7 +192,8 @@ def main() -> None:
     print(f"{spread(ratio)} × ideal; CPU a turn: client {spread(client_ms)} ms, server {spread(server_ms)} ms")
     print(
         f"alone on its core the server answers {1e3 / server_ms[0]:.0f} requests a second; "
-        f"{args.rollouts / delay_s:.0f} are asked for at the ideal; others took {spread(others)} cores"
+        f"{min(args.rollouts, args.in_flight) / delay_s:.0f} are asked for at the ideal; others took {spread(others)} "
+        "cores"
     )
 
 

@@ -356,6 +356,42 @@ def test_an_overflowing_rollout_does_not_disturb_the_others() -> None:
     assert [t.rollout for t in done] == [0, 1, 2]
 
 
+class Waiting:
+    """A server: it is asked, and answers when all is over."""
+
+    def __init__(self) -> None:
+        self.asked, self.cancelled = 0, 0
+        self.asked_when_prepared: list[int] = []
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
+        self.asked_when_prepared.append(self.asked)
+        await asyncio.sleep(0)  # the connection
+        self.asked += 1
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        raise AssertionError("unreachable")
+
+
+def test_the_first_request_is_under_way_while_the_last_is_prepared_and_all_end_together() -> None:
+    server = Waiting()
+
+    async def stopped() -> None:
+        playing = asyncio.create_task(run_rollouts(echo_agent(), server, [Job(QUESTION, n, ()) for n in range(8)]))
+        while server.asked < 8:
+            await asyncio.sleep(0)
+        playing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await playing
+        await asyncio.sleep(0)
+
+    asyncio.run(stopped())
+    assert server.asked_when_prepared[-1] >= 6
+    assert server.cancelled == 8
+
+
 def test_the_turn_limit_ends_a_rollout_after_its_last_turn() -> None:
     agent = echo_agent(max_turns=2)
     done = play(agent, SEARCH, NOTED)

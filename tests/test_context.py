@@ -14,7 +14,7 @@ from mempo.render import TRUNCATED_MARK
 from mempo.tokens import Codec
 from mempo.trajectory import Turn, rows_of
 from tests.test_trajectory import make_trajectory
-from tests.tiny import make_agent, make_codec, said
+from tests.tiny import FAMILIES, make_agent, make_codec, said
 
 TEXTS = [
     "<think>first</think><search>capital of France</search>",
@@ -125,6 +125,25 @@ def test_notes_are_copied_by_ids_where_their_edges_are_token_edges(tags: str) ->
     assert text.is_token_edge(note.end) == (tags != "none"), "`><` straddles where tags are no tokens"
     built = context(codec, "memory").build(question, turns, NO_LIMIT)
     assert built.ids[len(question) :][: len(turns[2].note_ids)] == turns[2].note_ids
+
+
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"word_level"}))  # which puts a space before every token
+@pytest.mark.parametrize("tags", ["none", "added", "special"])
+def test_a_note_and_an_action_are_the_sampled_ids_but_for_tokens_that_straddle_an_edge(family: str, tags: str) -> None:
+    codec = make_codec(family, tags)
+    text = "<think>é東</think>" + "<mem>Paris; 東京</mem>" + "<search>Yen é</search>"
+    turn = read_turn(make_agent(codec), 1, (1,), (), said(codec, text), 1.0)
+    decoded, behind = codec.decode_spans(turn.own_ids), codec.encode_outside("a")
+    for ids, element in ((turn.note_ids, turn.parsed.note), (turn.action_ids, turn.parsed.action_element)):
+        assert ids is not None
+        assert element is not None
+        whole = range(len(turn.own_ids))
+        inside = [k for k in whole if element.start <= decoded.starts[k] and decoded.starts[k + 1] <= element.end]
+        middle = turn.own_ids[inside[0] : inside[-1] + 1]
+        assert any(ids[k : k + len(middle)] == middle for k in range(3))
+        assert len(ids) <= len(middle) + 4
+        running = codec.decode(behind + ids).removeprefix(codec.decode(behind))
+        assert running == decoded.text[element.start : element.end]
 
 
 # --- rows ----------------------------------------------------------------------------------------------------------

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from mempo.errors import UserError
-from mempo.tokens import Codec, Decoded
+from mempo.tokens import Codec, Decoded, common_prefix
 from tests.tiny import FAMILIES, TAG_TOKENS, byte_bpe, make_codec
 
 TAGS = ("none", "added", "special")
@@ -26,6 +29,23 @@ HOSTILE = {
     "nested brackets": "<<mem>>",
     "full-width look-alikes": "＜mem＞",
 }
+
+
+def test_text_joined_of_pieces_is_what_the_tokenizer_says() -> None:
+    """Tokens of broken letters, added ones and ids that nobody has, in any order."""
+    rng = random.Random(0)
+    for family, tags in KINDS:
+        codec = make_codec(family, tags)
+        for _ in range(400):
+            ids = [rng.randrange(codec.size) for _ in range(rng.randrange(12))]
+            assert codec.decode(ids) == codec.tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=False)
+
+
+@given(st.text("abé", max_size=40), st.text("abé", max_size=40))
+def test_the_common_prefix_of_two_texts_or_tuples(a: str, b: str) -> None:
+    naive = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    assert common_prefix(a, b) == common_prefix(tuple(a), tuple(b)) == naive
+    assert common_prefix(a, a + b) == len(a)
 
 
 # --- outside text --------------------------------------------------------------------------------------------------

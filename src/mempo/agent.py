@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from pydantic import Field
 
@@ -33,6 +34,8 @@ from mempo.render import Renderer
 from mempo.settings import Settings
 from mempo.tokens import Codec, Decoded
 from mempo.trajectory import GenerationStop, StopReason, Trajectory, Turn
+
+T = TypeVar("T")
 
 
 class LimitSettings(Settings):
@@ -114,7 +117,25 @@ async def run_rollouts(
             if cohort is not None:
                 cohort.leave()
 
-    return list(await asyncio.gather(*(one(job) for job in jobs)))
+    return await at_once((one(job) for job in jobs), in_turn=cohort is None)
+
+
+async def at_once(parts: Iterable[Coroutine[Any, Any, T]], in_turn: bool) -> list[T]:
+    """All of them together, and what they return. `in_turn`: each goes as far as it can before the next begins, so that
+    the first has its request under way while the last is still being prepared; not for a sampler that batches what is
+    asked at one time."""
+    if not in_turn:
+        return await asyncio.gather(*parts)
+    tasks: list[asyncio.Task[T]] = []
+    try:
+        for part in parts:
+            tasks.append(asyncio.create_task(part))
+            await asyncio.sleep(0)
+        return await asyncio.gather(*tasks)
+    except asyncio.CancelledError:
+        for task in tasks:
+            task.cancel()
+        raise
 
 
 async def rollout(agent: Agent, sampler: Sampler, job: Job, decoding: DecodingSettings) -> Trajectory:
@@ -244,14 +265,33 @@ def read_turn(
 def span_ids(
     codec: Codec, decoded: Decoded, own_ids: tuple[int, ...], element: Element | None
 ) -> tuple[int, ...] | None:
-    """The ids of a tag pair in a rebuilt context: copied where its edges are token edges, else encoded from text."""
+    """The ids of a tag pair in a rebuilt context: copied. A token that straddles an edge (`><`) gives way to ids of its
+    part inside; where there are none that read the same, the whole pair is encoded from its text."""
     if element is None:
         return None
-    span = decoded.tokens_of(element.start, element.end)
-    if span and decoded.is_token_edge(element.start) and decoded.is_token_edge(element.end):
-        return own_ids[slice(*span)]
+    start, end = element.start, element.end
+    if span := decoded.tokens_of(start, end):
+        first, stop = span
+        before = after = ()
+        if not decoded.is_token_edge(start):
+            before = _part_ids(codec, decoded, first - 1, start, end)
+        if not decoded.is_token_edge(end):
+            stop -= 1
+            after = _part_ids(codec, decoded, stop, start, end)
+        if before is not None and after is not None:
+            return before + own_ids[first:stop] + after
     tags = opening(element.tag), closing(element.tag)
     return codec.mixed_ids([(tags[0], True), (element.inner(decoded.text), False), (tags[1], True)])
+
+
+def _part_ids(codec: Codec, decoded: Decoded, token: int, start: int, end: int) -> tuple[int, ...] | None:
+    """Ids for the characters `[start, end)` of one token; None where no ids stand for them alone."""
+    first, last = decoded.starts[token], decoded.starts[token + 1]
+    if not (decoded.is_token_edge(first) and decoded.is_token_edge(last)):
+        return None  # it shares a letter with its neighbour
+    part = decoded.text[max(first, start) : min(last, end)]
+    ids = codec.encode_outside(part)
+    return ids if "".join([codec.piece(i) for i in ids]) == part else None
 
 
 async def answer_action(agent: Agent, tools: Mapping[str, Tool], parsed: ParsedTurn) -> ToolResult:

@@ -17,13 +17,15 @@ from functools import cached_property
 from itertools import accumulate, chain
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders
 
 from mempo.errors import UserError
 from mempo.trajectory import Span
 
 _KEPT_TEXTS, _KEPT_CHARS = 2048, 4096
 """Passages come again: to other rollouts of a question, other agents, later turns. A few megabytes of them are kept."""
+_BROKEN = "\ufffd"
+"""Stands in a text for bytes that are no whole letter."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,9 @@ class Decoded:
 
     def tokens_of(self, start_char: int, end_char: int) -> Span | None:
         """The tokens whose first character lies in `[start_char, end_char)`; None when there are none."""
-        first, last = (bisect_left(self.starts, char, hi=len(self.starts) - 1) for char in (start_char, end_char))
+        starts = self.starts
+        most = len(starts) - 1
+        first, last = bisect_left(starts, start_char, hi=most), bisect_left(starts, end_char, hi=most)
         return (first, last) if first < last else None
 
     def is_token_edge(self, char: int) -> bool:
@@ -87,6 +91,8 @@ class Codec:
         self._added_texts = {i: token.content for i, token in added.items()}
         self._unknown_id: int | None = tokenizer.unk_token_id
         self._outside = _without_added_tokens(backend)
+        # The bytes of such tokens follow one another: where each is whole letters, so is their text.
+        self._joins = isinstance(backend.decoder, decoders.ByteLevel)
         self._anchor: tuple[int, str] | None = None
         self._pieces: dict[int, tuple[str, str]] = {}
         self._outside_ids: dict[str, tuple[int, ...]] = {}
@@ -188,6 +194,14 @@ class Codec:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens shown, nothing tidied."""
+        if self._joins:
+            known = self._pieces
+            text = "".join([(known.get(i) or self._piece(i))[0] for i in ids])
+            if _BROKEN not in text:
+                return text
+        return self._decode(ids)
+
+    def _decode(self, ids: Sequence[int]) -> str:
         return self._trusted.decode(list(ids), skip_special_tokens=False)
 
     def piece(self, token_id: int, first: bool = False) -> str:
@@ -203,10 +217,10 @@ class Codec:
             # Small vocabularies may not know the letter at all.
             ordinary = (i for i in range(self.size) if i not in self.added_ids)
             anchor = next(chain(self.encode_outside("a"), ordinary), self.eos_id)
-            self._anchor = (anchor, self.decode([anchor]))
+            self._anchor = (anchor, self._decode([anchor]))
         anchor_id, anchor_text = self._anchor
-        both = self.decode([anchor_id, token_id])
-        self._pieces[token_id] = (self.decode([token_id]), both[len(anchor_text) :])
+        both = self._decode([anchor_id, token_id])
+        self._pieces[token_id] = (self._decode([token_id]), both[len(anchor_text) :])
         return self._pieces[token_id]
 
     def decode_spans(self, ids: Sequence[int]) -> Decoded:
@@ -215,7 +229,7 @@ class Codec:
         known = self._pieces
         pieces = [(known.get(i) or self._piece(i))[1] for i in ids]
         pieces[:1] = [self.piece(i, first=True) for i in ids[:1]]
-        if "".join(pieces) == text and "�" not in text:
+        if "".join(pieces) == text and _BROKEN not in text:
             starts = tuple(accumulate(map(len, pieces), initial=0))
             return Decoded(text, starts, frozenset(starts))
         return self._decoded_by_prefixes(ids, text)
@@ -226,15 +240,24 @@ class Codec:
         for n in range(1, len(ids)):
             prefix = self.decode(ids[:n])
             whole = text.startswith(prefix)
-            starts.append(max(starts[-1], len(prefix) if whole else _common_prefix(prefix, text)))
+            starts.append(max(starts[-1], len(prefix) if whole else common_prefix(prefix, text)))
             if whole:
                 edges.add(len(prefix))
         starts.append(len(text))
         return Decoded(text, tuple(starts), frozenset(edges))
 
 
-def _common_prefix(a: str, b: str) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+def common_prefix(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """How many items both begin with, of two strings or of two tuples. Whole slices are compared: item by item, Python
+    would take as long over a history of thousands of tokens as over a turn of the model."""
+    least, most = 0, min(len(a), len(b))
+    while least < most:
+        middle = (least + most + 1) // 2
+        if a[least:middle] == b[least:middle]:
+            least = middle
+        else:
+            most = middle - 1
+    return least
 
 
 def _storable(text: str) -> str:

@@ -69,9 +69,9 @@ class Turn:
 
     `own_ids` = `forced_ids` + `generated_ids` is what was parsed; spans index into it. Only `generated_ids` were
     sampled: only they carry log-probs, loss and credit. `logprobs` is empty where the sampler told none; such a turn
-    cannot be trained on. `note_ids` and `action_ids` are the ids that the note and the
-    action take in a rebuilt context and in the note probe, tags included: copied where the span's edges are token
-    edges, encoded again from the text where a token straddles one. `observation` is what the next turn sees,
+    cannot be trained on. `note_ids` and `action_ids` are the ids
+    that the note and the action take in a rebuilt context and in the note probe, tags included: those that were
+    sampled; of a token that straddles an edge, ids of its part inside. `observation` is what the next turn sees,
     `short_observation` what the turns after that see in its place (None: the same).
 
     Raises:

@@ -10,13 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mempo.agent import Agent, DecodingSettings, Job, rollout
 from mempo.interfaces import SamplerError, ToolResult
 from mempo.protocol import TurnGrammar
 from mempo.question import Question
 from mempo.render import PromptSettings
-from mempo.runs.rollouts import load_rollouts, save_rollouts, tokens_path
+from mempo.runs.rollouts import _longest_kept, load_rollouts, save_rollouts, tokens_path
+from mempo.tokens import common_prefix
 from mempo.trajectory import Trajectory
 from tests.test_agent import ANSWER, NOTED, SEARCH, Broken
 from tests.tiny import Scripted, make_agent, make_codec
@@ -114,6 +117,18 @@ def test_a_history_is_not_stored_many_times(tmp_path: Path) -> None:
     assert items < 3.5 * transcript
     (loaded,), _, _ = load_rollouts(file, CODEC, TurnGrammar())
     assert loaded == trajectory
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 2), max_size=8).map(tuple), min_size=1, max_size=5), st.lists(st.integers(0, 2))
+)
+def test_a_prompt_is_kept_from_the_earlier_one_that_shares_most(
+    known: list[tuple[int, ...]], prompt: list[int]
+) -> None:
+    source, kept = _longest_kept(known, prompt)
+    shared = [common_prefix(ids, prompt) for ids in known]
+    assert kept == max(shared)
+    assert source == max(k for k, n in enumerate(shared) if n == kept), "of several the last"
 
 
 def test_masks_of_tokens_that_look_like_padding_survive(tmp_path: Path) -> None:

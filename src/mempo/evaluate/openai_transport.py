@@ -155,11 +155,11 @@ class _Connection(asyncio.Protocol):
         self.is_open = False
         self.used = time.monotonic()
         self._waiter: asyncio.Future[_Found] | None = None
+        self._parser = httptools.HttpResponseParser(self)  # of one reply after another
 
     async def exchange(self, message: bytes, max_bytes: int) -> _Found:
         self._waiter = asyncio.get_running_loop().create_future()
         self._found, self._max_bytes = _Found(), max_bytes
-        self._parser = httptools.HttpResponseParser(self)
         if not self.is_open:
             raise httpx.RemoteProtocolError("the server hung up")
         self._transport.write(message)

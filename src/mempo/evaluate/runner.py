@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from mempo.agent import Agent, DecodingSettings, Job, rollout
+from mempo.agent import Agent, DecodingSettings, Job, at_once, rollout
 from mempo.errors import UserError
 from mempo.evaluate.breakdown import groups_of
 from mempo.evaluate.costs import costs, steps_of
@@ -130,7 +130,7 @@ async def play(agent: Agent, sampler: Sampler, jobs: Sequence[Job], settings: Ev
             if cohort is not None:
                 cohort.leave()
 
-    await asyncio.gather(*(work() for _ in range(workers)))
+    await at_once((work() for _ in range(workers)), in_turn=cohort is None)
 
 
 def _tool_error(trajectory: Trajectory) -> str:

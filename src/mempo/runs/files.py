@@ -36,7 +36,11 @@ def _drop_torn_line(file: BinaryIO) -> None:
 
 
 def dump_line(record: Mapping[str, Any]) -> str:
-    return json.dumps(_finite(record), ensure_ascii=False, allow_nan=False) + "\n"
+    """A jsonl line; what is not finite is written as null."""
+    try:
+        return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+    except (ValueError, TypeError):  # rare: looking through every record for it first takes longer than writing it
+        return json.dumps(_finite(record), ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
