@@ -24,7 +24,7 @@ import torch
 from naive import padded_tokens, score_padded, score_unpadded
 from profiled import profile
 from shapes import Shape, describe, logp_old_requests, model, rollouts
-from split import split_seconds
+from split import SplitForward
 from timing import alternate, ratio, spread
 
 from mempo.engine.model import Policy
@@ -116,9 +116,10 @@ def measure(
     per_rollout = len(extra) // len(trajectories)
     groups = [extra[i : i + per_rollout] for i in range(0, len(extra), per_rollout)]
     parts: list[tuple[float, float]] = []
+    forward = SplitForward(policy)  # one for all rounds, as a run has one for all steps
     ways = {
-        "old": lambda: split_seconds(policy, old, ()),
-        "both": lambda: parts.append(split_seconds(policy, old, extra)),
+        "old": lambda: forward.seconds(old, ()),
+        "both": lambda: parts.append(forward.seconds(old, extra)),
     }
     if naive:
         ways["unpadded"] = lambda: score_unpadded(policy, extra)  # type: ignore[assignment,return-value]
@@ -126,9 +127,9 @@ def measure(
     seconds = alternate(ways, rounds, policy.device)  # type: ignore[arg-type]
     of_old, added = zip(*parts[1:], strict=True)  # the first warmed up
     old_tokens = scored(policy, old).work.tokens
-    forward = left_by_rollout(policy, trajectories)
-    before = forward.work.tokens
-    LocalScorer(policy, forward=forward).score(extra)
+    left = left_by_rollout(policy, trajectories)
+    before = left.work.tokens
+    LocalScorer(policy, forward=left).score(extra)
     return Found(
         context,
         baseline,
@@ -137,7 +138,7 @@ def measure(
         (floor([*old, *extra]) - floor(old)) / floor(old),
         scored(policy, [*old, *extra]).work.tokens - old_tokens,
         old_tokens,
-        forward.work.tokens - before,
+        left.work.tokens - before,
         {name: ratio(seconds[name], seconds["old"]) for name in ("unpadded", "padded") if name in seconds},
         sum(map(padded_tokens, groups)),
     )

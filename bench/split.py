@@ -16,16 +16,16 @@ from mempo.interfaces import ScoreRequest
 
 
 class SplitForward(SharedForward):
-    """Counts the seconds that are owed to targets numbered below `first_slots`.
+    """Counts the seconds that are owed to targets numbered below `_first_slots`.
 
     A batch that also answers others is split by tokens, its head rows by number. Storing keys and values is not
     counted: without the others nobody would need them.
     """
 
-    def __init__(self, policy: Policy, first_slots: int) -> None:
+    def __init__(self, policy: Policy) -> None:
         super().__init__(policy)
         self.first_s = 0.0
-        self._first_slots = first_slots
+        self._first_slots = 0
         self._leaving_s = 0.0
         self._share = 0.0
 
@@ -49,13 +49,11 @@ class SplitForward(SharedForward):
         self.first_s += (clock(self.policy.device) - began) * self._share
         return found
 
-
-def split_seconds(policy: Policy, first: Sequence[ScoreRequest], others: Sequence[ScoreRequest]) -> tuple[float, float]:
-    """Seconds of one pass over both from nothing kept: of `first`, and of what `others` add to it."""
-    forward = SplitForward(policy, sum(len(wanted(request)) for request in first))
-    scorer = LocalScorer(policy, forward=forward)
-    assert forward.can_keep  # tried beforehand, once for a policy
-    forward.first_s = 0.0
-    began = clock(policy.device)
-    scorer.score([*first, *others])
-    return forward.first_s, clock(policy.device) - began - forward.first_s
+    def seconds(self, first: Sequence[ScoreRequest], others: Sequence[ScoreRequest]) -> tuple[float, float]:
+        """Of one pass over both with no prefix kept, as after an update: of `first`, and of what `others` add to it."""
+        assert self.can_keep  # tried beforehand, once for a policy
+        self.kept.clear()
+        self.first_s, self._first_slots = 0.0, sum(len(wanted(request)) for request in first)
+        began = clock(self.policy.device)
+        LocalScorer(self.policy, forward=self).score([*first, *others])
+        return self.first_s, clock(self.policy.device) - began - self.first_s

@@ -19,6 +19,8 @@ from mempo.engine.plan import PlannedRow, Target, batches, masked_cost, plan_row
 from mempo.engine.radix import Ids, RadixCache, as_ids
 
 KEPT_BYTES = 1 << 30
+SCRATCH_BYTES = 1 << 28
+"""A buffer for prefixes that stays from call to call on a CPU, where new memory costs as much as filling it twice."""
 
 
 @dataclass
@@ -97,7 +99,9 @@ class SharedForward:
             for batch in batches(list(wave), self.budget_tokens):
                 yield self._forward(batch, keep)
         self.kept.drop_fleeting()
-        self._scratch = None
+        scratch = self._scratch
+        if scratch is not None and (scratch.device.type != "cpu" or scratch.nbytes > SCRATCH_BYTES):
+            self._scratch = None  # other devices hand out the same memory again by themselves
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """Logits `[picked, vocabulary]` in float32 of what `run` gave."""
