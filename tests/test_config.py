@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mempo.config import Resolved, dump_with_origins, recipe_names, resolve
+from mempo.config import Resolved, completed, dump_with_origins, recipe_names, resolve
 from mempo.errors import ConfigError, UserError
+from mempo.runs.folder import RunFolder
 from mempo.yaml_numbers import load_yaml
 
 
@@ -186,3 +187,26 @@ def test_one_key_of_a_group_leaves_the_defaults_of_its_owner() -> None:
     found = resolve(None, ["server.url=http://localhost:1", "server.retry.tries=2"]).config.server
     assert found is not None
     assert (found.retry.tries, found.retry.backoff_s) == (2, 0.5)
+
+
+# --- settings of later releases --------------------------------------------------------------------------------------
+
+
+def test_a_configuration_of_an_earlier_release_is_completed_with_defaults(tmp_path: Path) -> None:
+    plain = resolve("quickstart").plain()
+    assert completed(plain) == plain
+    older = {**plain, "limits": {k: v for k, v in plain["limits"].items() if k != "max_tool_s"}}
+    del older["access"]  # settings and whole sections that it did not have
+    run = RunFolder(tmp_path / "run")
+    run.begin(older, resume=False)
+    with pytest.raises(UserError, match=r"limits\.max_tool_s: \(absent\) → 600"):
+        run.check(plain, resume=True)
+    run.check(plain, resume=True, completed=completed)
+    other = resolve("quickstart", ["limits.max_tool_s=7", "access.short_page_chars=99"]).plain()
+    with pytest.raises(UserError, match=r"limits\.max_tool_s: 600\.0 → 7\.0; access\.short_page_chars: .* → 99"):
+        run.check(other, resume=True, completed=completed)
+
+
+def test_a_configuration_that_cannot_be_read_stays_as_it_is() -> None:
+    saved = {"seed": 0, "gone": {"in": 1}}
+    assert completed(saved) is saved

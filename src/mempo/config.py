@@ -165,6 +165,15 @@ class Resolved:
         return self.config.model_dump(mode="json")
 
 
+def completed(saved: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The plain data of a configuration that an earlier release may have written: settings that it did not have are at
+    their defaults. What this release cannot read comes back as it is."""
+    try:
+        return Config.model_validate(saved).model_dump(mode="json")
+    except ValidationError:
+        return saved
+
+
 def recipe_names() -> list[str]:
     return sorted(entry.name.removesuffix(".yaml") for entry in RECIPES.iterdir() if entry.name.endswith(".yaml"))
 

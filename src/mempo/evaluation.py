@@ -14,7 +14,7 @@ from rich.console import Console
 
 from mempo.agent import Agent
 from mempo.build import Data, check_window, custom_score, load_data, make_agent, make_sampler, make_tools
-from mempo.config import Config, Resolved
+from mempo.config import Config, Resolved, completed
 from mempo.engine.model import load_codec, load_policy, model_window
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.shared_prefix import SharedForward
@@ -198,7 +198,7 @@ def _evaluate(
             console.print(remark, highlight=False, markup=False)
         corpus = getattr(data.retriever, "corpus", None)
         identity = opened.identity | ({"corpus": corpus.sha256} if corpus is not None else {})
-        folder.refuse_changes(resolved.plain(), identity)
+        folder.refuse_changes(resolved.plain(), identity, completed)
         missing = 0
         for spec in specs:
             lines = folder.lines(spec.file_name)
@@ -208,7 +208,7 @@ def _evaluate(
             if lines:
                 console.print(_found(spec, lines, len(jobs)), highlight=False, markup=False)
         agents = agents_of(config, specs, opened, data)
-        folder.begin(resolved.plain(), identity, specs)
+        folder.begin(resolved.plain(), identity, specs, completed)
         sampler, scorer = opened.load()
         _record(folder, opened)
         try:

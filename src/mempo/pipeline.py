@@ -22,7 +22,7 @@ from mempo.build import (
     make_tools,
 )
 from mempo.cold_start import checked_probe, codec_of_toy, sft_rows
-from mempo.config import Config, Resolved
+from mempo.config import Config, Resolved, completed
 from mempo.engine.lora import add_lora, is_adapter_folder, merge_lora, require_peft
 from mempo.engine.model import (
     Policy,
@@ -61,7 +61,7 @@ def train(resolved: Resolved, resume: bool, console: Console) -> Path:
             nothing left to do.
     """
     run = RunFolder(Path(resolved.config.output))
-    run.check(resolved.plain(), resume)
+    run.check(resolved.plain(), resume, completed)
     if resume and (run.path / "final").is_dir():
         raise UserError(
             f"--resume: the run in {run.path} is complete, nothing is left to do; see mempo eval {run.path}"
@@ -101,7 +101,7 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
     policy = load_policy(config.model, start, codec) if start else _new_toy(config, codec)
     if config.model.lora and policy.adapter is None:
         policy = add_lora(policy, config.model.lora, config.seed, _lasting(config.model.path))
-    run.begin(resolved.plain(), resume)  # not earlier: a start that failed leaves nothing to resume
+    run.begin(resolved.plain(), resume, completed)  # not earlier: a start that failed leaves nothing to resume
     run.refuse_other_data(fingerprints(data), resume)
     if resume:
         stage, step = (newest.stage, newest.step) if newest else (STAGES[0], 0)

@@ -119,12 +119,11 @@ def test_a_history_is_not_stored_many_times(tmp_path: Path) -> None:
     assert loaded == trajectory
 
 
-@given(
-    st.lists(st.lists(st.integers(0, 2), max_size=8).map(tuple), min_size=1, max_size=5), st.lists(st.integers(0, 2))
-)
-def test_a_prompt_is_kept_from_the_earlier_one_that_shares_most(
-    known: list[tuple[int, ...]], prompt: list[int]
-) -> None:
+IDS = st.lists(st.integers(0, 2), max_size=8).map(tuple)
+
+
+@given(st.lists(IDS, min_size=1, max_size=5), IDS)
+def test_a_prompt_is_kept_from_the_one_that_shares_most(known: list[tuple[int, ...]], prompt: tuple[int, ...]) -> None:
     source, kept = _longest_kept(known, prompt)
     shared = [common_prefix(ids, prompt) for ids in known]
     assert kept == max(shared)

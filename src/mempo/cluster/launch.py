@@ -22,7 +22,7 @@ from mempo.cluster.process import run_process
 from mempo.cluster.questions import write_questions
 from mempo.cluster.verl_config import CONFIG_NAME, verl_config
 from mempo.cluster.verl_text import verl_yaml
-from mempo.config import Config, Resolved
+from mempo.config import Config, Resolved, completed
 from mempo.engine.model import load_codec
 from mempo.errors import UserError
 from mempo.imports import is_import_path
@@ -151,7 +151,7 @@ def refuse_other_run(run: RunFolder, plain: Mapping[str, Any], resume: bool) -> 
         there = old.get("cluster") if isinstance(old, Mapping) else None
         if isinstance(there, Mapping) and isinstance(begun_as.get("cluster"), Mapping):
             begun_as["cluster"] = {**begun_as["cluster"], **{key: there[key] for key in MAY_CHANGE if key in there}}
-    run.check(begun_as, resume)
+    run.check(begun_as, resume, completed)
     return begun_as
 
 

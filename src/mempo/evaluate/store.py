@@ -34,7 +34,7 @@ from mempo.evaluate.saved import read_rollouts
 from mempo.question import Question
 from mempo.runs.append import Key
 from mempo.runs.files import write_whole
-from mempo.runs.folder import changed_keys
+from mempo.runs.folder import Completed, changed_keys
 from mempo.whole import lone_process
 
 FREE_KEYS = (
@@ -82,8 +82,10 @@ class EvalFolder:
         ):
             yield
 
-    def refuse_changes(self, config: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-        """Nothing is written.
+    def refuse_changes(
+        self, config: Mapping[str, Any], identity: Mapping[str, Any], completed: Completed | None = None
+    ) -> None:
+        """Nothing is written. `completed` as for `RunFolder.check`.
 
         Raises:
             UserError: the folder holds an evaluation of something else, or one made otherwise (the changes are listed),
@@ -100,6 +102,8 @@ class EvalFolder:
             raise UserError(f"{self.path} holds a run, not an evaluation; choose another --out") from None
         except (yaml.YAMLError, ValueError) as error:
             raise UserError(f"{self.path}: its configuration is damaged ({' '.join(str(error).split())})") from error
+        if completed is not None:
+            old_config = completed(old_config)
         changed = changed_keys(without(old_config, FREE_KEYS), without(config, FREE_KEYS))
         changed += changed_keys(old_identity, dict(identity))
         if changed:
@@ -108,9 +112,15 @@ class EvalFolder:
                 + "; ".join(changed)
             )
 
-    def begin(self, config: Mapping[str, Any], identity: Mapping[str, Any], specs: Sequence[AgentSpec]) -> None:
+    def begin(
+        self,
+        config: Mapping[str, Any],
+        identity: Mapping[str, Any],
+        specs: Sequence[AgentSpec],
+        completed: Completed | None = None,
+    ) -> None:
         """Write what is evaluated, or go on with it. Raises as `refuse_changes` does."""
-        self.refuse_changes(config, identity)
+        self.refuse_changes(config, identity, completed)
         text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
         write_whole(self.path / "identity.json", json.dumps(dict(identity), indent=1) + "\n")
         known = self.agents() | {spec.file_name: asdict(spec) for spec in specs}

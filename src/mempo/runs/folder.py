@@ -28,6 +28,7 @@ from mempo.errors import UserError
 from mempo.runs.files import append_line, dump_line, read_lines, write_whole
 from mempo.whole import lone_process, remove_whole, whole_folder
 
+Completed = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 _CHECKPOINT = re.compile(r"(sft|rl)-(\d+)")
 
 
@@ -48,8 +49,9 @@ class RunFolder:
 
     # --- configuration ---------------------------------------------------------------------------------------------
 
-    def check(self, config: Mapping[str, Any], resume: bool) -> None:
-        """Refuse to begin where that would mix two runs; nothing is written.
+    def check(self, config: Mapping[str, Any], resume: bool, completed: Completed | None = None) -> None:
+        """Refuse to begin where that would mix two runs; nothing is written. `completed` adds to the configuration that
+        was saved what it lacks because an earlier release wrote it.
 
         Raises:
             UserError: the folder holds a run and `resume` is off; or it is on and the configuration has changed (the
@@ -71,7 +73,7 @@ class RunFolder:
             raise UserError(f"--resume: {file} is damaged ({' '.join(str(error).split())})") from error
         if not isinstance(old, Mapping):
             raise UserError(f"--resume: {file} is damaged: it holds no settings")
-        changed = changed_keys(old, config)
+        changed = changed_keys(completed(old) if completed else old, config)
         if changed:
             raise UserError("--resume with another configuration; changed: " + "; ".join(changed))
 
@@ -94,9 +96,9 @@ class RunFolder:
                     lock.unlink()
                     self.path.rmdir()
 
-    def begin(self, config: Mapping[str, Any], resume: bool) -> None:
+    def begin(self, config: Mapping[str, Any], resume: bool, completed: Completed | None = None) -> None:
         """Make the folder and write the configuration, or go on in it. Raises as `check` does."""
-        self.check(config, resume)
+        self.check(config, resume, completed)
         if not resume:
             text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
             write_whole(self.path / "config.yaml", text)
