@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from mempo.agent import Agent, DecodingSettings, Job, LimitSettings, noise_seed, read_turn, rollout, run_rollouts
+from mempo.agent import (
+    Agent,
+    DecodingSettings,
+    Job,
+    LimitSettings,
+    at_once,
+    noise_seed,
+    read_turn,
+    rollout,
+    run_rollouts,
+)
 from mempo.interfaces import Generation, SamplerError, SamplingParams, ToolErrorKind, ToolResult
 from mempo.protocol import NoteStatus, ParseOutcome, TurnGrammar
 from mempo.question import Question
@@ -390,6 +400,28 @@ def test_the_first_request_is_under_way_while_the_last_is_prepared_and_all_end_t
     asyncio.run(stopped())
     assert server.asked_when_prepared[-1] >= 6
     assert server.cancelled == 8
+
+
+def test_a_stop_while_rollouts_begin_waits_until_those_that_began_have_ended() -> None:
+    ended = []
+
+    async def part(number: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.001)  # cleaning up takes a while
+            ended.append(number)
+
+    async def stopped() -> None:
+        playing = asyncio.create_task(at_once((part(n) for n in range(50)), in_turn=True))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        playing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await playing
+        assert 0 < len(ended) < 50
+
+    asyncio.run(stopped())
 
 
 def test_the_turn_limit_ends_a_rollout_after_its_last_turn() -> None:

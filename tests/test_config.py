@@ -210,3 +210,18 @@ def test_a_configuration_of_an_earlier_release_is_completed_with_defaults(tmp_pa
 def test_a_configuration_that_cannot_be_read_stays_as_it_is() -> None:
     saved = {"seed": 0, "gone": {"in": 1}}
     assert completed(saved) is saved
+    assert completed({}) == {}, "no release has written this"
+    odd = {**resolve("quickstart").plain(), "gone": 1}
+    assert completed(odd) is odd
+
+
+@pytest.mark.parametrize("value", ["0.5", "2020-01-01", "{a: 1}", "x"])
+def test_numbers_of_objectives_that_are_none_are_one_clear_error(value: str) -> None:
+    with pytest.raises(ConfigError, match="numbers of objectives are whole numbers from 1"):
+        resolve("quickstart", [f"data.objectives={value}"])
+
+
+@pytest.mark.parametrize("setting", ["rl.optim.lr=.nan", "sft.expert.loss=.nan", "evaluate.temperature=.inf"])
+def test_what_is_no_finite_number_is_refused(setting: str) -> None:
+    with pytest.raises(ConfigError, match="finite number"):
+        resolve("quickstart", [setting])

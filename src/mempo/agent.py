@@ -131,11 +131,12 @@ async def at_once(parts: Iterable[Coroutine[Any, Any, T]], in_turn: bool) -> lis
         for part in parts:
             tasks.append(asyncio.create_task(part))
             await asyncio.sleep(0)
-        return await asyncio.gather(*tasks)
     except asyncio.CancelledError:
         for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)  # none goes on behind the caller's back
         raise
+    return await asyncio.gather(*tasks)
 
 
 async def rollout(agent: Agent, sampler: Sampler, job: Job, decoding: DecodingSettings) -> Trajectory:

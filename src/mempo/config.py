@@ -73,7 +73,7 @@ class DataSettings(Settings):
     @field_validator("objectives", "test_objectives", mode="before")
     @classmethod
     def _one_or_more(cls, value: Any) -> Any:
-        values = [value] if isinstance(value, int | bool) else value
+        values = value if value is None or isinstance(value, list | tuple) else [value]
         if values is not None and (not values or any(type(k) is not int or k < 1 for k in values)):
             raise ValueError(f"numbers of objectives are whole numbers from 1, not {value!r}")
         return values
@@ -167,10 +167,12 @@ class Resolved:
 
 def completed(saved: Mapping[str, Any]) -> Mapping[str, Any]:
     """The plain data of a configuration that an earlier release may have written: settings that it did not have are at
-    their defaults. What this release cannot read comes back as it is."""
+    their defaults. What this release cannot read, or none has written, comes back as it is."""
+    if not isinstance(saved, Mapping) or not {"output", "seed", "model", "data", "agent", "limits"} <= saved.keys():
+        return saved
     try:
         return Config.model_validate(saved).model_dump(mode="json")
-    except ValidationError:
+    except (ValidationError, TypeError):
         return saved
 
 

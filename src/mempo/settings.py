@@ -13,7 +13,9 @@ from mempo.errors import nearest
 class Settings(BaseModel):
     """Each room owns its settings as a subclass; `config.py` only composes them."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -167,6 +167,16 @@ def counted(context: str, baseline: str, kept: bool = False) -> tuple[int, int]:
     return scorer.forward.work.tokens, floor_tokens(sequences)
 
 
+def test_scores_are_the_same_from_a_buffer_that_was_used_before_whoever_used_it() -> None:
+    policy = tiny_llama(make_codec())
+    scorer, asked = LocalScorer(policy), [signal_requests("memory", "visible", seed) for seed in range(3)]
+    with torch.inference_mode():
+        scorer.score(asked[0])
+    for some in (asked[1], asked[2], asked[0]):
+        for ours, naive in zip(scorer.score(some), score_naive(policy, some), strict=True):
+            np.testing.assert_allclose(ours, naive, atol=1e-4)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_little_more_is_forwarded_than_must_be(shape: str) -> None:
     tokens, floor = counted(*SHAPES[shape])

@@ -125,9 +125,10 @@ def test_a_server_that_closes_gets_a_new_connection() -> None:
         (None, "hung up"),
         (b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 50\r\n\r\n{", "hung up"),
         (b"SSH-2.0-OpenSSH_9.6 connection: close\r\n\r\n", "not HTTP"),
+        (b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nxx", "not HTTP|hung up"),
         (b"\x15\x03\x01\x00\x02\x02\x16 no http at all, but long enough", "not HTTP"),
     ],
-    ids=["nothing", "half", "ssh", "tls"],
+    ids=["nothing", "half", "ssh", "upgrade", "tls"],
 )
 def test_what_is_no_reply(reply: bytes | None, says: str) -> None:
     with pytest.raises(httpx.RemoteProtocolError, match=says):

@@ -135,6 +135,13 @@ def test_numbers_that_json_lacks_become_null(tmp_path: Path) -> None:
     assert json.loads(dump_line(record)) == {"nan": None, "deep": [{"inf": None}, [1.0, None]]}
 
 
+@pytest.mark.parametrize("key", [True, None, 1, 1.5, "a"])
+def test_a_key_is_spelt_the_same_beside_any_number(key: object) -> None:
+    (with_it,) = json.loads(dump_line({"a": {key: float("nan")}}))["a"]  # type: ignore[dict-item]
+    (without,) = json.loads(dump_line({"a": {key: 1.0}}))["a"]  # type: ignore[dict-item]
+    assert with_it == without
+
+
 def test_a_line_cut_short_is_left_out(tmp_path: Path) -> None:
     file = tmp_path / "m.jsonl"
     file.write_text('{"step": 1}\n{"step": 2}\n{"st')

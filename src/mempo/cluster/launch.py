@@ -148,7 +148,7 @@ def refuse_other_run(run: RunFolder, plain: Mapping[str, Any], resume: bool) -> 
             old = yaml.safe_load(file.read_text("utf-8"))
         except (yaml.YAMLError, ValueError):
             old = None  # said by the check below
-        there = old.get("cluster") if isinstance(old, Mapping) else None
+        there = completed(old).get("cluster") if isinstance(old, Mapping) else None
         if isinstance(there, Mapping) and isinstance(begun_as.get("cluster"), Mapping):
             begun_as["cluster"] = {**begun_as["cluster"], **{key: there[key] for key in MAY_CHANGE if key in there}}
     run.check(begun_as, resume, completed)

@@ -100,8 +100,12 @@ class SharedForward:
                 yield self._forward(batch, keep)
         self.kept.drop_fleeting()
         scratch = self._scratch
-        if scratch is not None and (scratch.device.type != "cpu" or scratch.nbytes > SCRATCH_BYTES):
-            self._scratch = None  # other devices hand out the same memory again by themselves
+        if scratch is not None and (
+            scratch.device.type != "cpu"  # other devices hand out the same memory again by themselves
+            or scratch.nbytes > SCRATCH_BYTES
+            or scratch.is_inference()  # cannot be written to by a later caller outside inference mode
+        ):
+            self._scratch = None
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """Logits `[picked, vocabulary]` in float32 of what `run` gave."""

@@ -181,7 +181,7 @@ class _Connection(asyncio.Protocol):
             return
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(httpx.RemoteProtocolError(f"the reply is not HTTP ({error})"))
             return
         if not self._found.status:

@@ -58,7 +58,12 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return None
     if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
+        return {key if _is_json_key(key) else str(key): _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value
+
+
+def _is_json_key(key: Any) -> bool:
+    """JSON has a spelling for these by itself, and it is to be the same whether or not a line holds a NaN."""
+    return key is None or isinstance(key, str | int | float)

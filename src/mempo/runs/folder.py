@@ -71,7 +71,7 @@ class RunFolder:
             old = yaml.safe_load(file.read_text("utf-8"))
         except (yaml.YAMLError, ValueError) as error:
             raise UserError(f"--resume: {file} is damaged ({' '.join(str(error).split())})") from error
-        if not isinstance(old, Mapping):
+        if not isinstance(old, Mapping) or not old:
             raise UserError(f"--resume: {file} is damaged: it holds no settings")
         changed = changed_keys(completed(old) if completed else old, config)
         if changed:
