@@ -20,7 +20,7 @@ from mempo.engine.radix import Ids, RadixCache, as_ids
 
 KEPT_BYTES = 1 << 30
 SCRATCH_BYTES = 1 << 28
-"""A buffer for prefixes that stays from call to call on a CPU, where new memory costs as much as filling it twice."""
+"""A buffer for prefixes that stays from call to call on a CPU, where new memory is handed out page by page."""
 
 
 @dataclass

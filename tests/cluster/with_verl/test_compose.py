@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from mempo.cluster.verl_text import verl_yaml
 from mempo.config import Config, recipe_names, resolve
 from mempo.engine.optimizer import OptimSettings, learning_rate
 from mempo.loss import kl_estimate
+from mempo.settings import leaves
 
 RECIPES = [name for name in recipe_names() if name.startswith("cluster-")]
 ADDED = (
@@ -45,14 +45,6 @@ def composed(tmp_path: Path, name: str, *overrides: str) -> tuple[dict[str, Any]
     (tmp_path / "verl.yaml").write_text(verl_yaml(made), encoding="utf-8")
     with initialize_config_dir(str(tmp_path), version_base=None):
         return made, compose("verl")
-
-
-def leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in data.items():
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 @pytest.mark.parametrize("name", RECIPES)
