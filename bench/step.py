@@ -31,10 +31,10 @@ from timing import alternate, clock, ratio, spread
 from trl_side import TrlProcess
 
 from mempo.agent import Agent, run_rollouts
-from mempo.credit import CreditSettings
+from mempo.config.rewards import MemorySettings, OutcomeSettings
+from mempo.config.train import CreditSettings, OptimSettings, RlSettings
 from mempo.engine.batcher import BatchingSampler
 from mempo.engine.model import Policy
-from mempo.engine.optimizer import OptimSettings
 from mempo.engine.sampler import generate_batch
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.shared_prefix import SharedForward
@@ -42,11 +42,9 @@ from mempo.engine.token_batch import fed_tokens
 from mempo.engine.update import TrainRow, Updater
 from mempo.interfaces import ScoreRequest
 from mempo.question import Question
-from mempo.rewards.memory import MemorySettings
-from mempo.rewards.outcome import OutcomeSettings
 from mempo.train.credit import Credit
 from mempo.train.judge import judge_rollouts
-from mempo.train.rl import RlSettings, RlSetup, rollout_jobs, update_policy
+from mempo.train.rl import RlSetup, rollout_jobs, update_policy
 from mempo.trajectory import Trajectory, rows_of
 
 LR = 1e-6

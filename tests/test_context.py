@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from mempo.agent import read_turn
-from mempo.context import is_known_context, make_context
+from mempo.config.rollout import is_known_context
+from mempo.context import make_context
 from mempo.errors import ConfigError
 from mempo.interfaces import Context, ToolResult
 from mempo.render import TRUNCATED_MARK

@@ -13,14 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mempo.credit import (
-    CreditSettings,
-    checked_credit,
-    memory_advantages,
-    outcome_advantages,
-    outcome_credit,
-    token_advantages,
-)
+from mempo.config.train import CreditSettings
+from mempo.credit import checked_credit, memory_advantages, outcome_advantages, outcome_credit, token_advantages
 from mempo.errors import UserError
 from mempo.trajectory import rows_of
 from tests.rewards.build import trajectory, turn

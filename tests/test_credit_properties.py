@@ -12,7 +12,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mempo.credit import CreditSettings, MemoryCredit, memory_advantages, outcome_advantages
+from mempo.config.train import CreditSettings
+from mempo.credit import MemoryCredit, memory_advantages, outcome_advantages
 
 Rewards = Sequence[Mapping[int, float | None]]
 

@@ -18,9 +18,9 @@ from examples.own_world import LETTERS, GreekWorld
 from mempo.agent import Job
 from mempo.build import custom_credit, custom_score, load_data, make_agent, make_tools
 from mempo.config import Config, resolve
+from mempo.config.train import ExpertSettings
 from mempo.demos import plan_of, play
 from mempo.engine.model import save_policy
-from mempo.expert import ExpertSettings
 from mempo.imports import load_object
 from mempo.interfaces import Context, Environment, Tool, ToolErrorKind, World
 from mempo.pipeline import train

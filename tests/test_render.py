@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from mempo.config.rollout import PromptSettings
 from mempo.errors import UserError
 from mempo.interfaces import ToolResult
-from mempo.render import TRUNCATED_MARK, PromptSettings, Renderer
+from mempo.render import TRUNCATED_MARK, Renderer
 from mempo.tokens import Codec
 from tests.tiny import chat_codec, make_codec
 

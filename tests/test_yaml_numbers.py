@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from mempo.config.yaml_text import load_yaml
 from mempo.errors import ConfigError
-from mempo.yaml_numbers import load_yaml
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from pydantic import Field
-
+from mempo.config.rollout import DecodingSettings, LimitSettings
 from mempo.errors import UserError
 from mempo.interfaces import (
     CohortSampler,
@@ -31,35 +30,10 @@ from mempo.interfaces import (
 from mempo.protocol import Element, ParsedTurn, ParseOutcome, TurnGrammar, closing, opening, parse_turn
 from mempo.question import Question
 from mempo.render import Renderer
-from mempo.settings import Settings
 from mempo.tokens import Codec, Decoded
 from mempo.trajectory import GenerationStop, StopReason, Trajectory, Turn
 
 T = TypeVar("T")
-
-
-class LimitSettings(Settings):
-    """Limits of a rollout, in tokens and turns."""
-
-    max_turns: int = Field(default=8, ge=1)
-    max_turn_tokens: int = Field(default=512, ge=1)
-    """Generated tokens of one turn."""
-    max_rollout_tokens: int | None = Field(default=None, ge=1)
-    """Generated tokens of all turns together."""
-    max_context_tokens: int = Field(default=4096, ge=2)
-    """Prompt and generation of one step; never more than the model's window."""
-    min_turn_tokens: int = Field(default=16, ge=1)
-    """Room kept free for the reply when a context is cut inside its passages."""
-    max_obs_tokens: int = Field(default=1024, ge=1)
-    """One tool result, wrapper included."""
-    max_note_tokens: int | None = Field(default=None, ge=1)
-    """A longer note is refused: it counts as truncated and the note before it stays in force."""
-    max_malformed_turns: int | None = Field(default=None, ge=1)
-    """So many turns in a row without a valid action end a rollout; None: never."""
-    max_tool_s: float = Field(default=600.0, gt=0)
-    """Seconds of one tool call, retries included; a tool that takes longer counts as failed."""
-    max_tool_errors: int = Field(default=2, ge=1)
-    """So many failed tool calls end a rollout; one already keeps it out of every statistic."""
 
 
 @dataclass(frozen=True)
@@ -85,15 +59,6 @@ class Job:
     question: Question
     rollout: int
     key: tuple[int | str, ...]
-
-
-@dataclass(frozen=True)
-class DecodingSettings:
-    """How turns are sampled; limits come from the agent."""
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
 
 
 def noise_seed(*key: int | str) -> int:

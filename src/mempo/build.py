@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from mempo.agent import Agent
-from mempo.config import Config, DataSettings
+from mempo.config import Config
+from mempo.config.base import is_import_path
+from mempo.config.data import DataSettings
 from mempo.context import make_context
 from mempo.credit import CustomCredit
 from mempo.data.filters import where
@@ -23,7 +25,7 @@ from mempo.engine.shared_prefix import SharedForward
 from mempo.engine.vllm_engine import require_vllm
 from mempo.engine.vllm_sampler import VllmSampler
 from mempo.errors import ConfigError, UserError
-from mempo.imports import call_own, is_import_path, load_object
+from mempo.imports import call_own, load_object
 from mempo.interfaces import Context, Environment, Tool, World
 from mempo.protocol import TurnGrammar
 from mempo.question import Question

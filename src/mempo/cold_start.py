@@ -19,9 +19,9 @@ from rich.console import Console
 from mempo.agent import Agent, Job
 from mempo.build import Data, make_agent
 from mempo.config import Config
+from mempo.config.train import ExpertSettings
 from mempo.demos import Demo, play
 from mempo.errors import UserError
-from mempo.expert import ExpertSettings
 from mempo.interfaces import Environment, HasTexts, Scorer
 from mempo.protocol import closing, opening
 from mempo.question import Question

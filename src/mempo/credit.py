@@ -18,14 +18,12 @@ from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
 
+from mempo.config.train import EPS, CreditSettings
 from mempo.errors import UserError
 from mempo.imports import call_own
-from mempo.settings import Settings
 from mempo.trajectory import Trajectory, Turn
 
-EPS = 1e-6
 NoteRewards = Mapping[int, float | None]
 """`{turn: r}` of one rollout; r None: the note gives no signal."""
 
@@ -34,15 +32,6 @@ CustomCredit = Callable[
 ]
 """Own credit by import path, called once per question: `credit(scores, notes)` with `scores` `[rollouts]` and `notes`
 `[rollouts]{turn: r}` returns the outcome advantages `[rollouts]` and the memory advantages `[rollouts]{turn: A}`."""
-
-
-class CreditSettings(Settings):
-    normalize_std: bool = True
-    """Divide by the group's standard deviation; off is the Dr. GRPO variant (mean only)."""
-    eps: float = Field(default=EPS, gt=0, allow_inf_nan=False)
-    """Added to the standard deviation."""
-    function: str | None = None
-    """`package.module:function` with the signature `CustomCredit`, instead of the formulas here."""
 
 
 # --- outcome -------------------------------------------------------------------------------------------------------

@@ -13,9 +13,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mempo.agent import Agent, DecodingSettings, Job, rollout
+from mempo.agent import Agent, Job, rollout
+from mempo.config.rollout import DecodingSettings
+from mempo.config.train import ExpertSettings
 from mempo.errors import UserError
-from mempo.expert import Expert, ExpertSettings
+from mempo.expert import Expert
 from mempo.interfaces import Generation, HasExpert, SamplingParams
 from mempo.protocol import closing, opening
 from mempo.question import Question

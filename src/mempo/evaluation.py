@@ -15,11 +15,13 @@ from rich.console import Console
 from mempo.agent import Agent
 from mempo.build import Data, check_window, custom_score, load_data, make_agent, make_sampler, make_tools
 from mempo.config import Config, Resolved, completed
+from mempo.config.evaluate import AgentSpec, agent_specs
+from mempo.config.rollout import PromptSettings
 from mempo.engine.model import load_codec, load_policy, model_window
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.shared_prefix import SharedForward
 from mempo.errors import UserError
-from mempo.evaluate.agents import AgentSpec, agent_specs, instructions
+from mempo.evaluate.agents import instructions
 from mempo.evaluate.breakdown import breakdown_measures, breakdowns
 from mempo.evaluate.compare import Entry, Report, compare
 from mempo.evaluate.export import FORMATS, pair_texts
@@ -30,7 +32,6 @@ from mempo.evaluate.summary import by_objectives, summarise
 from mempo.evaluate.table import report_table, scores_table
 from mempo.interfaces import Sampler, Scorer
 from mempo.question import Question
-from mempo.render import PromptSettings
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
 from mempo.tokens import Codec

@@ -15,10 +15,6 @@ from mempo.errors import ConfigError, UserError, nearest
 T = TypeVar("T")
 
 
-def is_import_path(name: str) -> bool:
-    return ":" in name
-
-
 def load_object(path: str, what: str, parameters: int | None = None) -> Any:
     """The object that `path` names. The current folder is searched first, like `python -m` does.
 

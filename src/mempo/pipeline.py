@@ -23,6 +23,7 @@ from mempo.build import (
 )
 from mempo.cold_start import checked_probe, codec_of_toy, sft_rows
 from mempo.config import Config, Resolved, completed
+from mempo.config.train import ToySettings
 from mempo.engine.lora import add_lora, is_adapter_folder, merge_lora, require_peft
 from mempo.engine.model import (
     Policy,
@@ -45,7 +46,7 @@ from mempo.runs.folder import RunFolder
 from mempo.tokens import Codec
 from mempo.train.rl import RlSetup, check_questions, train_rl
 from mempo.train.sft import train_sft
-from mempo.train.toy import ToySettings, toy_policy
+from mempo.train.toy import toy_policy
 from mempo.whole import whole_folder
 
 STAGES = ("sft", "rl")

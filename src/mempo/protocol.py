@@ -17,16 +17,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property
-from typing import Literal
 
+from mempo.config.rollout import Presence
 from mempo.errors import ConfigError
 
 TAGS = ("mem", "think", "search", "access", "answer", "tool_response")
 ACTION_TAGS = ("search", "access", "answer")
 _RANK = {"mem": 0, "think": 1}  # actions come last
 _ACTION_NAME = re.compile(r"[a-z][a-z0-9_]*")
-
-Presence = Literal["required", "optional", "forbidden"]
 
 
 def opening(tag: str) -> str:

@@ -8,32 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal
 
+from mempo.config.rollout import PromptSettings
 from mempo.errors import UserError
 from mempo.interfaces import ToolResult
-from mempo.settings import Settings
 from mempo.tokens import Codec
 from mempo.trajectory import Observation, ObservationPart
 
 TRUNCATED_MARK = " [truncated]"
 _SENTINELS = ("QuestionGoesHere", "AssistantGoesHere", "ObservationGoesHere")
-
-
-class PromptSettings(Settings):
-    """How contents are wrapped."""
-
-    template: Literal["auto", "plain", "chat"] = "auto"
-    """`chat` uses the tokenizer's chat template, `plain` none, `auto` the template where the tokenizer has one."""
-    system: str = "You are a helpful assistant."
-    """System prompt; with `plain` it stands before the question; empty leaves it out."""
-    question: str = "{question}"
-    """Text around the question; instructions for a model that was not fine-tuned go here."""
-    short_results: bool = False
-    """Show a tool result whole in the turn after it and short from then on (`search.short_passage_chars`,
-    `access.short_page_chars`); for contexts that keep old results: `full`, `react`, `window(k)`."""
-    force_mem: bool = False
-    """Begin every turn from the second on with `<mem>`, written for the policy (no loss, no credit)."""
 
 
 class Renderer:

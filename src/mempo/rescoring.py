@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from mempo.config import Config, resolve
+from mempo.config.rewards import OutcomeSettings
 from mempo.errors import UserError, nearest
 from mempo.evaluate.breakdown import breakdowns
 from mempo.evaluate.compare import Entry, Report, compare
@@ -21,7 +22,6 @@ from mempo.evaluate.rescore import measures_of
 from mempo.evaluate.saved import collector_at_rest, scored_lines
 from mempo.evaluate.store import EvalFolder
 from mempo.evaluation import measures_by_objectives, print_report, write_tables
-from mempo.rewards.outcome import OutcomeSettings
 from mempo.runs.files import dump_line, write_whole
 from mempo.runs.folder import changed_keys
 
@@ -63,8 +63,7 @@ def config_of(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 def judge_settings(url: str, model: str | None) -> Any:
     """A judge behind a server. Raises UserError: no address of a server."""
-    from mempo.evaluate.judge import JudgeSettings
-    from mempo.evaluate.openai_settings import ServerSettings
+    from mempo.config.server import JudgeSettings, ServerSettings
 
     try:
         return JudgeSettings(server=ServerSettings(url=url, model=model))

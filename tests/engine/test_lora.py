@@ -12,15 +12,14 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
+from mempo.config.engine import LoraSettings, ModelSettings
+from mempo.config.train import LossSettings, OptimSettings
 from mempo.engine.lora import add_lora, is_adapter_folder, merge_lora, require_peft
-from mempo.engine.lora_settings import LoraSettings
-from mempo.engine.model import ModelSettings, Policy, load_policy, save_policy, save_trained
-from mempo.engine.optimizer import OptimSettings
+from mempo.engine.model import Policy, load_policy, save_policy, save_trained
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.update import Updater
 from mempo.errors import UserError
 from mempo.interfaces import ScoreRequest
-from mempo.loss import LossSettings
 from tests.engine.test_update import LR, ROWS, assert_same_weights, optim
 from tests.tiny import make_codec, tiny_llama, tiny_model
 

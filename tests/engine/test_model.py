@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from mempo.config.engine import ModelSettings
 from mempo.engine.model import (
-    ModelSettings,
     check_model_folder,
     load_codec,
     load_policy,

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
+from mempo.config.server import ServerSettings
+from mempo.config.tools import RetrySettings
 from mempo.errors import UserError
 from mempo.evaluate.openai_client import OpenAIClient, pause_s, retry_after_s
 from mempo.evaluate.openai_errors import HIDDEN, ServerError, without_key
-from mempo.evaluate.openai_settings import ServerSettings
-from mempo.tools.retrying import RetrySettings
 from tests.evaluate.openai_stub import Hanging, Stub, broken_off, raw, reply, stub_server
 from tests.tiny import make_codec
 

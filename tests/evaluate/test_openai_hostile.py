@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from mempo.agent import DecodingSettings, Job, rollout
+from mempo.agent import Job, rollout
+from mempo.config.rollout import DecodingSettings
+from mempo.config.server import ServerSettings
+from mempo.config.tools import RetrySettings
 from mempo.evaluate.openai_capabilities import Capabilities
 from mempo.evaluate.openai_client import OpenAIClient
 from mempo.evaluate.openai_errors import ServerError
 from mempo.evaluate.openai_reply import ServerReply
 from mempo.evaluate.openai_sampler import OpenAISampler, bounded
-from mempo.evaluate.openai_settings import ServerSettings
-from mempo.tools.retrying import RetrySettings
 from mempo.trajectory import StopReason, Trajectory
 from tests.evaluate.openai_stub import Stub, raw, reply, stub_server
 from tests.tiny import make_codec

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from mempo.config.rollout import PromptSettings
+from mempo.config.server import ServerSettings
+from mempo.config.tools import RetrySettings
 from mempo.errors import UserError
 from mempo.evaluate.openai_capabilities import became_of_stop, probe_stop
 from mempo.evaluate.openai_server import byte_codec, open_server
-from mempo.evaluate.openai_settings import ServerSettings
-from mempo.render import PromptSettings
 from mempo.tokens import Codec
-from mempo.tools.retrying import RetrySettings
 from tests.evaluate.openai_stub import FAMILIES, VLLM, Family, Stub, reply, stub_server
 from tests.tiny import make_codec
 

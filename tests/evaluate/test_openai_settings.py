@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from mempo.evaluate.openai_settings import ServerSettings, base_url
+from mempo.config.server import ServerSettings, base_url
 
 
 @pytest.mark.parametrize(

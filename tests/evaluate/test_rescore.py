@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from mempo.config.evaluate import EvalSettings
+from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.errors import UserError
 from mempo.evaluate.rescore import filled, measures_of, rescored, scorers_of
-from mempo.evaluate.runner import EvalSettings, EvalSetup, evaluate
+from mempo.evaluate.runner import EvalSetup, evaluate
 from mempo.evaluate.saved import read_rollouts, scored_lines
 from mempo.question import Question
-from mempo.rewards.memory import MemorySettings
-from mempo.rewards.outcome import OutcomeSettings
 from mempo.runs.rollouts import tokens_path
 from tests.train.fakes import Speaker, agent, questions, wandering
 

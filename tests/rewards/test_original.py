@@ -25,14 +25,15 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from mempo.agent import DecodingSettings, Job, rollout
-from mempo.credit import CreditSettings
+from mempo.agent import Job, rollout
+from mempo.config.rewards import MemorySettings
+from mempo.config.rollout import DecodingSettings, PromptSettings
+from mempo.config.train import CreditSettings
 from mempo.engine.model import Policy
 from mempo.engine.scoring import LocalScorer, score_naive
 from mempo.interfaces import Generation, Scorer, ScoreRequest, ToolResult
 from mempo.question import Gold, Question
-from mempo.render import PromptSettings
-from mempo.rewards import MemorySettings, NoteScore, OutcomeScore, score_notes
+from mempo.rewards import NoteScore, OutcomeScore, score_notes
 from mempo.tokens import Codec
 from mempo.train.credit import assign_credit
 from mempo.train.toy import toy_codec

@@ -10,15 +10,15 @@ from typing import Any
 import httpx
 import pytest
 
+from mempo.config.tools import AccessSettings, RetrySettings, WebPageSettings
 from mempo.errors import ConfigError
 from mempo.interfaces import ToolErrorKind, ToolResult
 from mempo.retrieval.types import Document
-from mempo.tools.access import AccessSettings, AccessTool
-from mempo.tools.retrying import BadCall, RetrySettings
+from mempo.tools.access import AccessTool
+from mempo.tools.retrying import BadCall
 from mempo.tools.web_errors import WebError
 from mempo.tools.web_fetch import Fetcher
 from mempo.tools.web_pages import ApiReader, DirectReader, PageReader, WebPages, make_reader
-from mempo.tools.web_settings import WebPageSettings
 from tests.tools.fake_web import FakeWeb, Reply, Request
 
 ARTICLE = "Paris is the capital of France and lies on the river Seine. " * 8

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
+from mempo.config.tools import RetrySettings, SearchSettings, WebSearchSettings
 from mempo.errors import ConfigError, UserError
 from mempo.interfaces import ToolErrorKind, ToolResult
 from mempo.retrieval.types import Document, Hit
-from mempo.tools.retrying import RetrySettings
-from mempo.tools.search import SearchSettings, SearchTool
+from mempo.tools.search import SearchTool
 from mempo.tools.web_errors import WebError
 from mempo.tools.web_search import SearchProvider, SerperProvider, WebSearch, make_provider
-from mempo.tools.web_settings import WebSearchSettings
 from tests.tools.fake_web import FakeWeb, Reply, Request
 
 KEY = "MY_SEARCH_KEY"

@@ -8,19 +8,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mempo.agent import Agent, DecodingSettings, Job, rollout
-from mempo.credit import CreditSettings
+from mempo.agent import Agent, Job, rollout
+from mempo.config.rewards import MemorySettings, OutcomeSettings
+from mempo.config.rollout import DecodingSettings
+from mempo.config.train import CreditSettings, LossSettings, OptimSettings, RlSettings
 from mempo.engine.model import Policy
-from mempo.engine.optimizer import OptimSettings
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.update import Updater
 from mempo.interfaces import Generation, Sampler, SamplingParams, ToolResult
-from mempo.loss import LossSettings
 from mempo.question import Question
-from mempo.rewards.memory import MemorySettings
-from mempo.rewards.outcome import OutcomeScore, OutcomeSettings
+from mempo.rewards.outcome import OutcomeScore
 from mempo.runs.folder import RunFolder
-from mempo.train.rl import RlSettings, RlSetup
+from mempo.train.rl import RlSetup
 from mempo.trajectory import Trajectory
 from tests.tiny import Scripted, make_agent, make_codec, said, tiny_llama
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from mempo.credit import CreditSettings, note_slots
+from mempo.config.rewards import MemorySettings
+from mempo.config.train import CreditSettings
+from mempo.credit import note_slots
 from mempo.interfaces import ToolErrorKind, ToolResult
-from mempo.rewards.memory import MemorySettings, NoteScore
+from mempo.rewards.memory import NoteScore
 from mempo.train.credit import Credit, assign_credit, group_credit
 from mempo.trajectory import Trajectory, rows_of
 from tests.train.fakes import outcome_of, played, questions

@@ -16,21 +16,21 @@ import torch
 
 import mempo.engine.update
 from mempo.agent import Job, noise_seed, run_rollouts
+from mempo.config.rewards import MemorySettings
+from mempo.config.tools import RetrySettings, SearchSettings
+from mempo.config.train import LossSettings, OptimSettings, RlSettings
 from mempo.credit import token_advantages
 from mempo.engine.model import Policy
-from mempo.engine.optimizer import OptimSettings
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.update import TrainRow, Updater
 from mempo.errors import UserError
 from mempo.interfaces import ToolErrorKind, ToolResult
-from mempo.loss import LossSettings
 from mempo.protocol import FORMAT_RULES
-from mempo.rewards.memory import MemorySettings, NoteScore
+from mempo.rewards.memory import NoteScore
 from mempo.runs.rollouts import load_rollouts
-from mempo.tools.retrying import RetrySettings
-from mempo.tools.search import SearchSettings, SearchTool
+from mempo.tools.search import SearchTool
 from mempo.train.credit import Credit, assign_credit
-from mempo.train.rl import SHOWN, UPDATE_MEASURES, RlSettings, RlSetup, rollout_jobs, train_rl, update_policy
+from mempo.train.rl import SHOWN, UPDATE_MEASURES, RlSetup, rollout_jobs, train_rl, update_policy
 from mempo.trajectory import StopReason, Trajectory, rows_of
 from tests.tiny import make_agent, tiny_llama
 from tests.train.fakes import (

@@ -10,12 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mempo.config.train import OptimSettings, ToySettings
 from mempo.engine.model import Policy
-from mempo.engine.optimizer import OptimSettings, learning_rate
+from mempo.engine.optimizer import learning_rate
 from mempo.engine.update import Updater
 from mempo.protocol import TAGS, closing, opening
 from mempo.tokens import Codec
-from mempo.train.toy import ToySettings, copy_rows, copyable, toy_codec, toy_policy, with_warmup
+from mempo.train.toy import copy_rows, copyable, toy_codec, toy_policy, with_warmup
 from mempo.trajectory import Row
 from mempo.worlds.atlas import TOY, AtlasWorld
 

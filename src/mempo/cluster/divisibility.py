@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mempo.cluster_settings import ClusterSettings
 from mempo.config import Config
+from mempo.config.cluster import ClusterSettings
 from mempo.errors import ConfigError
 
 AGENT_WORKERS = 8

@@ -23,9 +23,9 @@ from mempo.cluster.questions import write_questions
 from mempo.cluster.verl_config import CONFIG_NAME, verl_config
 from mempo.cluster.verl_text import verl_yaml
 from mempo.config import Config, Resolved, completed
+from mempo.config.base import is_import_path
 from mempo.engine.model import load_codec
 from mempo.errors import UserError
-from mempo.imports import is_import_path
 from mempo.pipeline import fingerprints
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder

@@ -14,9 +14,9 @@ from rich.text import Text
 from mempo.cluster.plan_index import index_bytes, queries_per_s
 from mempo.cluster.plan_memory import GB, Memory, memory_of, refuse_unless_fits
 from mempo.cluster.plan_model import DecoderShape, shape_of
-from mempo.cluster.plan_settings import PlanSettings
 from mempo.cluster.plan_time import Times, replicas, times_of
 from mempo.cluster.plan_tokens import StepTokens, step_tokens
+from mempo.config.plan import PlanSettings
 from mempo.errors import UserError
 
 

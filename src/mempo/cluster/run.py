@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mempo.agent import Agent, DecodingSettings
+from mempo.agent import Agent
 from mempo.build import custom_credit, custom_score, make_agent, make_tools, open_retriever
 from mempo.config import Config
+from mempo.config.rollout import DecodingSettings
 from mempo.engine.model import load_codec, model_window
 from mempo.interfaces import World
 from mempo.runs.folder import RunFolder

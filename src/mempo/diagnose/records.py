@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mempo.credit import CreditSettings, note_slots
+from mempo.config.rewards import MemorySettings
+from mempo.config.train import CreditSettings
+from mempo.credit import note_slots
 from mempo.question import objectives_of
-from mempo.rewards.memory_settings import MemorySettings
 from mempo.tokens import Codec
 from mempo.train.credit import group_credit
 from mempo.trajectory import GenerationStop, Trajectory, Turn

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from mempo.engine.lora_settings import LoraSettings
+from mempo.config.engine import LoraSettings
 from mempo.errors import UserError, nearest
 
 if TYPE_CHECKING:

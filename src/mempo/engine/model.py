@@ -5,62 +5,22 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field, model_validator
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from mempo.config.engine import ModelSettings
 from mempo.engine.checkpointing import checkpointable_layers
 from mempo.engine.logprobs import logprobs_of_logits, selected_logprobs
 from mempo.engine.lora import Adapter, is_adapter_folder, load_adapter, merged_weights, save_adapter
-from mempo.engine.lora_settings import LoraSettings
 from mempo.engine.training_cache import backbone_hidden, hidden_behind
 from mempo.errors import UserError
-from mempo.settings import Settings
 from mempo.tokens import Codec
 
 transformers_logging.disable_progress_bar()  # checkpoints are written while our own bar is shown
-
-
-class ModelSettings(Settings):
-    """Which model, where and how."""
-
-    path: str | None = None
-    """A folder (or hub name) with config.json, tokenizer.json and *.safetensors."""
-    device: str = "auto"
-    """`auto` takes CUDA where there is one."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
-    threads: int = Field(default=0, ge=0, le=1024)
-    """CPU threads of torch; 0 leaves its own choice."""
-    gradient_checkpointing: bool = False
-    """Make the activations of a layer again in the backward pass: a third more work, a fraction of the memory."""
-    autocast: Literal["none", "bfloat16"] = "none"
-    """Precision of the layers' products in the update; weights, optimizer, head and softmax stay in float32. Sampling
-    and scoring keep `dtype`, so the updated policy differs from the sampled one by rounding (`update/k3_old`)."""
-    compile: bool = False
-    """Compile a step of decoding (`torch.compile`): up to a minute at the start, faster rollouts after it. On a CPU it
-    needs a C++ compiler. Only with attention sdpa; where it cannot be done, a warning says so and nothing changes."""
-    lora: LoraSettings | None = None
-    """Train low-rank adapters instead of all weights; needs `pip install 'mempo[lora]'`."""
-
-    @model_validator(mode="after")
-    def _autocast_of_float32(self) -> ModelSettings:
-        if self.autocast != "none" and self.dtype != "float32":
-            raise ValueError(
-                f"autocast {self.autocast} is for weights in float32, and dtype is {self.dtype}; set one of them back "
-                "(dtype=float32 or autocast=none)"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _compiles_sdpa(self) -> ModelSettings:
-        if self.compile and self.attention != "sdpa":
-            raise ValueError(f"compile is for attention sdpa, and attention is {self.attention}; set compile=false")
-        return self
 
 
 @dataclass

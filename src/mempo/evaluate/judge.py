@@ -16,12 +16,12 @@ from typing import Any, Literal
 
 from rich.console import Console
 
+from mempo.config.server import JudgeSettings as JudgeSettings
 from mempo.errors import UserError
 from mempo.evaluate.openai_capabilities import PATHS, Capabilities, find_model, probe
 from mempo.evaluate.openai_client import OpenAIClient
 from mempo.evaluate.openai_errors import ServerError
 from mempo.evaluate.openai_reply import read_reply
-from mempo.evaluate.openai_settings import JudgeSettings as JudgeSettings
 from mempo.question import Gold, objectives_of
 
 Verdict = Literal["correct", "incorrect"]

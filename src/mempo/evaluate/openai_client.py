@@ -19,10 +19,10 @@ from weakref import WeakKeyDictionary
 
 import httpx
 
+from mempo.config.server import ServerSettings, base_url
+from mempo.config.tools import RetrySettings
 from mempo.evaluate.openai_errors import ServerError
-from mempo.evaluate.openai_settings import ServerSettings, base_url
 from mempo.evaluate.openai_transport import Connections, DirectConnections, ProxiedConnections, Reply
-from mempo.tools.retrying import RetrySettings
 from mempo.tools.web_api import key_of
 
 T = TypeVar("T")

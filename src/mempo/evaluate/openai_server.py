@@ -8,12 +8,12 @@ from rich.console import Console
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
+from mempo.config.rollout import PromptSettings
+from mempo.config.server import ServerSettings
 from mempo.errors import UserError
 from mempo.evaluate.openai_capabilities import PROBE_TEXT, Capabilities, find_model, probe
 from mempo.evaluate.openai_client import OpenAIClient
 from mempo.evaluate.openai_sampler import OpenAISampler
-from mempo.evaluate.openai_settings import ServerSettings
-from mempo.render import PromptSettings
 from mempo.tokens import Codec
 
 BYTES = "bytes"

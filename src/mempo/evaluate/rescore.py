@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from mempo.config.rewards import SCORES, OutcomeSettings
 from mempo.errors import UserError, nearest
 from mempo.evaluate.costs import costs, steps_of_line
 from mempo.evaluate.variants import MEASURES, variant_scores
 from mempo.measures import answer_facts
 from mempo.question import Question, as_gold
-from mempo.rewards.outcome import SCORES, OutcomeSettings, matchable, score_answer
+from mempo.rewards.outcome import matchable, score_answer
 from mempo.trajectory import StopReason
 
 SCORERS = ("default", *MEASURES)

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mempo.agent import Job
-from mempo.evaluate.agents import AgentSpec
+from mempo.config.evaluate import AgentSpec, EvalSettings
 from mempo.evaluate.loops import run_loop
-from mempo.evaluate.runner import EvalSettings, EvalSetup, facts_of, jobs_of, play, scored_notes
+from mempo.evaluate.runner import EvalSetup, facts_of, jobs_of, play, scored_notes
 from mempo.evaluate.store import EvalFolder
 from mempo.question import Question
 from mempo.runs.append import Key, RolloutAppender, read_facts

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, field_validator
-
-from mempo.agent import Agent, DecodingSettings, Job, at_once, rollout
+from mempo.agent import Agent, Job, at_once, rollout
+from mempo.config.evaluate import EvalSettings
+from mempo.config.rewards import MemorySettings, OutcomeSettings
+from mempo.config.rollout import DecodingSettings
 from mempo.errors import UserError
 from mempo.evaluate.breakdown import groups_of
 from mempo.evaluate.costs import costs, steps_of
@@ -19,39 +20,11 @@ from mempo.evaluate.summary import by_objectives, summarise
 from mempo.interfaces import CohortSampler, Sampler, Scorer
 from mempo.measures import rollout_facts
 from mempo.question import Question
-from mempo.rewards.memory import MemorySettings, score_notes
+from mempo.rewards.memory import score_notes
 from mempo.rewards.note_reward import NoteScore
-from mempo.rewards.outcome import CustomScore, OutcomeSettings, outcome_score
+from mempo.rewards.outcome import CustomScore, outcome_score
 from mempo.runs.rollouts import save_rollouts
-from mempo.settings import Settings
 from mempo.trajectory import StopReason, Trajectory
-
-
-class EvalSettings(Settings):
-    """How a policy is evaluated."""
-
-    questions: int = Field(default=100, ge=1)
-    """Test questions per number of objectives."""
-    rollouts_per_question: int = Field(default=1, ge=1)
-    """Samples a question: their mean is Avg@k, and Pass@k says of how many questions one is right."""
-    temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False)
-    """1: the policy as it was trained. 0: greedy."""
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    top_k: int = Field(default=0, ge=0)
-    agents: tuple[str, ...] = ()
-    """Agents that `mempo eval` compares (docs/evaluation.md); none: the configuration's own."""
-    instructions: bool = False
-    """Put the rules of each agent's turns before the question, for models that were not fine-tuned to them; takes the
-    place of `prompt.question`."""
-    max_in_flight: int = Field(default=256, ge=1)
-    """Rollouts under way at once."""
-    max_errors_in_row: int = Field(default=16, ge=1)
-    """So many rollouts in a row that infrastructure spoils end `mempo eval`; what was played stays saved."""
-
-    @field_validator("agents", mode="before")
-    @classmethod
-    def _one_or_more(cls, value: Any) -> Any:
-        return tuple(name for name in value.split(",") if name.strip()) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)

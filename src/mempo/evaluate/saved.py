@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mempo.config.rewards import OutcomeSettings
 from mempo.evaluate.predictions import read_predictions
 from mempo.evaluate.rescore import filled, rescored
-from mempo.rewards.outcome import OutcomeSettings
 from mempo.runs.append import Key, latest, read_facts
 from mempo.runs.files import read_lines
 from mempo.runs.rollouts import tokens_path

@@ -28,8 +28,8 @@ from typing import Any
 
 import yaml
 
+from mempo.config.evaluate import AgentSpec
 from mempo.errors import UserError
-from mempo.evaluate.agents import AgentSpec
 from mempo.evaluate.saved import read_rollouts
 from mempo.question import Question
 from mempo.runs.append import Key

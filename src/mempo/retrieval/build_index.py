@@ -5,43 +5,24 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from pydantic import Field
-
+from mempo.config.retrieval import BuildSettings
 from mempo.errors import UserError
 from mempo.retrieval.bm25 import Bm25Index, Bm25Settings
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.corpus_files import SIDECAR_NAME
-from mempo.retrieval.encoder_settings import EncoderSettings, encoder_folder
+from mempo.retrieval.encoder_folder import encoder_folder, resolved_encoder
 from mempo.retrieval.jsonl import is_compressed
 from mempo.retrieval.ranked import RankedIndex
 from mempo.retrieval.sidecar import refuse_out_dir
 from mempo.retrieval.tantivy_index import TantivyIndex, TantivySettings
-from mempo.settings import Settings
 from mempo.whole import remove_whole
 
 if TYPE_CHECKING:
-    from mempo.retrieval.dense_build import DenseSettings
+    from mempo.config.retrieval import DenseSettings
 
 Report = Callable[[str, int, int], None]
-
-
-class BuildSettings(Settings):
-    """Which index. What vectors need is in `encoder` here and in DenseSettings."""
-
-    kind: Literal["bm25", "tantivy", "dense", "hybrid"] = "bm25"
-    lexical: Literal["bm25", "tantivy"] = "bm25"
-    """The lexical half of a hybrid."""
-    title_weight: int = Field(default=2, ge=0)
-    """How often a word in the title counts; of lexical indexes."""
-    encoder: EncoderSettings | None = None
-    faiss_file: Path | None = None
-    """A ready-made FAISS file of this corpus, instead of encoding it."""
-    keep_embeddings: bool = True
-    """Whether the vectors stay in the cache, for other factories and for a corpus built again."""
-    force: bool = False
-    """Build although the memory does not suffice, or although a ready-made file does not agree with the encoder."""
 
 
 def build_index(
@@ -64,7 +45,7 @@ def build_index(
     if with_vectors and settings.encoder is None:
         raise UserError(f"an index of kind {settings.kind!r} needs an encoder; name its folder, a hub name or minilm")
     if with_vectors and settings.encoder is not None:
-        settings.encoder.resolved(encoder_folder(settings.encoder.path))
+        resolved_encoder(settings.encoder, encoder_folder(settings.encoder.path))
     unpacked = out_dir.parent / f".{out_dir.name}.corpus"
     report("read corpus", 0, 1)
     opened = _open(corpus, unpacked)
@@ -105,7 +86,8 @@ def _with_vectors(
     corpus: Corpus, out_dir: Path, settings: BuildSettings, cache: Path, dense: DenseSettings | None, report: Report
 ) -> RankedIndex:
     # Torch and FAISS, which a lexical index does without.
-    from mempo.retrieval.dense_build import DenseSettings, prepare, prepare_file, put, refuse_inside
+    from mempo.config.retrieval import DenseSettings
+    from mempo.retrieval.dense_build import prepare, prepare_file, put, refuse_inside
     from mempo.retrieval.embeddings import forget_embeddings
     from mempo.retrieval.encoder import TransformersEncoder
     from mempo.retrieval.hybrid import HybridIndex, HybridSettings

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from mempo.config.retrieval import ClientSettings
 from mempo.errors import UserError
-from mempo.retrieval.client_settings import ClientSettings
 from mempo.retrieval.errors import RETRIED_STATUSES as RETRIED_STATUSES
 from mempo.retrieval.errors import RetrievalError, body_head
 from mempo.retrieval.jsonl import json_name, valid_text

@@ -78,7 +78,8 @@ def build(
     """Build an index of a corpus; a build that was killed goes on where it stopped (docs/retrieval.md)."""
     given = {name: value for name, value in locals().items() if value is not None}
     _refuse_idle(given)
-    from mempo.retrieval.build_index import BuildSettings, build_index
+    from mempo.config.retrieval import BuildSettings
+    from mempo.retrieval.build_index import build_index
     from mempo.retrieval.embeddings import default_cache
 
     try:
@@ -145,7 +146,7 @@ def _refuse_idle(given: Mapping[str, Any]) -> None:
 
 
 def _dense_settings(given: Mapping[str, Any]) -> Any:
-    from mempo.retrieval.dense_build import DenseSettings
+    from mempo.config.retrieval import DenseSettings
 
     return DenseSettings(**{key: given[key] for key in _DENSE if key in given})
 

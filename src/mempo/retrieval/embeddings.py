@@ -8,13 +8,14 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mempo.config.retrieval import StoredAs
 from mempo.errors import UserError
 from mempo.retrieval.corpus import Corpus
-from mempo.retrieval.encoder_settings import passage_text
+from mempo.retrieval.encoder_folder import passage_text
 from mempo.retrieval.errors import IndexFolderError
 from mempo.whole import one_writer, whole_file
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 CHUNK_ROWS = 2048
 SIDECAR = "embeddings.json"
 VECTORS = "vectors.bin"
-StoredAs = Literal["float32", "float16"]
 
 
 def default_cache() -> Path:

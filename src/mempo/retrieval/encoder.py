@@ -13,8 +13,9 @@ from safetensors import SafetensorError
 from transformers import AutoModel, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
+from mempo.config.retrieval import EncoderSettings, Pooling
 from mempo.errors import UserError
-from mempo.retrieval.encoder_settings import EncoderSettings, Pooling, encoder_folder, weights_sha256
+from mempo.retrieval.encoder_folder import encoder_folder, resolved_encoder, weights_sha256
 
 transformers_logging.disable_progress_bar()  # loading takes a second, and our own bar may be shown
 
@@ -41,7 +42,7 @@ class TransformersEncoder:
     def __init__(self, settings: EncoderSettings) -> None:
         """Loads the weights. Raises UserError when that cannot be done."""
         folder = encoder_folder(settings.path)
-        self.settings = settings.resolved(folder)
+        self.settings = resolved_encoder(settings, folder)
         self.folder = folder
         self.weights_sha256 = weights_sha256(folder)
         self._device = _device(settings.device)

@@ -18,13 +18,13 @@ import uvicorn
 from fastapi import FastAPI
 from pydantic import ValidationError
 
+from mempo.config.retrieval import ServiceSettings
 from mempo.errors import UserError
 from mempo.retrieval.client import TOKEN, token_from_environment
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.index import open_index
 from mempo.retrieval.jsonl import is_blank, parse_object
 from mempo.retrieval.service import create_app
-from mempo.retrieval.service_limits import ServiceSettings
 from mempo.retrieval.service_metrics import MULTIPROC_DIR
 from mempo.retrieval.sidecar import read_sidecar
 from mempo.retrieval.types import Retriever

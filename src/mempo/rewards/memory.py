@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from mempo.config.rewards import MemorySettings
 from mempo.interfaces import Scorer, ScoreRequest
 from mempo.question import Question
-from mempo.rewards.memory_settings import MemorySettings
 from mempo.rewards.note_contexts import BASELINES, Ids, ahead_contexts, full_context, note_context
 from mempo.rewards.note_reward import Evidence, NoteScore, note_reward, silent, threshold_bar
 from mempo.rewards.probe import NoSignal, Probe, ProbeCodec, probe_or_reason

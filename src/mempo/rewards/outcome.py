@@ -14,60 +14,19 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import field_validator
-
-from mempo.errors import UserError, nearest
+from mempo.config.rewards import SCORES, OutcomeSettings
+from mempo.errors import UserError
 from mempo.imports import call_own
 from mempo.protocol import format_violations
 from mempo.question import Question
-from mempo.settings import Settings
-from mempo.text import NORMALIZERS, exact_match, match, normalize
+from mempo.text import exact_match, match, normalize
 from mempo.trajectory import StopReason, Trajectory
-
-SCORES = ("em", "f1", "mean_em", "mean_f1")
 
 CustomScore = Callable[[Question, Trajectory], float | None]
 """Own score by import path. It takes the place of the answer match; None means "cannot be scored". It sees every
 rollout that infrastructure did not spoil, those with a broken format or without an answer (`answer` None) too."""
-
-
-class OutcomeSettings(Settings):
-    score: str = "em"
-    """`em`, `f1`, `mean_em`, `mean_f1` (see `AnswerScore`), or `module:function` with the signature `CustomScore`."""
-    format_gate: bool = True
-    """A broken format rule makes the score 0, however right the answer."""
-    on_overflow: Literal["score", "exclude"] = "score"
-    """A rollout that ran out of its context window: `score` it like any other (without an answer that is 0), or
-    `exclude` it from its group, as one that says nothing about the policy."""
-    separator: str = ";"
-    """Splits the answer when the question has several objectives; never used with one."""
-    normalization: str = "default"
-    """How answers are compared: `default` or `search-r1` (see `mempo.text`)."""
-
-    @field_validator("score")
-    @classmethod
-    def _known_score(cls, value: str) -> str:
-        if value not in SCORES and ":" not in value:
-            hint = nearest(value, SCORES)
-            raise ValueError(f"unknown score {value!r}{hint}; known: {', '.join(SCORES)}, or module:function")
-        return value
-
-    @field_validator("separator")
-    @classmethod
-    def _separator_splits(cls, value: str) -> str:
-        if not value.strip():
-            raise ValueError("the separator is blank: it could not split an answer")
-        return value
-
-    @field_validator("normalization")
-    @classmethod
-    def _known_normalization(cls, value: str) -> str:
-        if value not in NORMALIZERS:
-            hint = nearest(value, NORMALIZERS)
-            raise ValueError(f"unknown normalization {value!r}{hint}; known: {', '.join(NORMALIZERS)}")
-        return value
 
 
 @dataclass(frozen=True)

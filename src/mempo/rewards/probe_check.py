@@ -11,11 +11,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mempo.config.rewards import ProbeSettings
 from mempo.interfaces import Scorer
 from mempo.protocol import closing, opening
 from mempo.question import Question
 from mempo.rewards.memory import probe_request
-from mempo.rewards.probe import ProbeCodec, ProbeSettings, build_probe
+from mempo.rewards.probe import ProbeCodec, build_probe
 
 WANTED_SHARE = 0.8
 """The right note must win so often, against either other note."""

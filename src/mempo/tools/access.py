@@ -3,34 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
-from pydantic import Field
-
+from mempo.config.tools import AccessSettings
 from mempo.interfaces import ToolResult
 from mempo.retrieval.types import Document
-from mempo.settings import Settings
 from mempo.tools.calls import Calls
-from mempo.tools.retrying import RetrySettings, bad_call
-from mempo.tools.web_settings import WebPageSettings
+from mempo.tools.retrying import bad_call
 
 _REMEMBERED = 2000
-
-
-class AccessSettings(Settings):
-    """Settings of the page tool."""
-
-    source: Literal["corpus", "web"] = "corpus"
-    """`corpus` knows the urls of the corpus alone; `web` fetches from the live web what the policy asks for."""
-    max_url_chars: int = Field(default=2000, ge=1)
-    max_page_chars: int = Field(default=20_000, ge=1)
-    """A longer page is cut before it is tokenised."""
-    short_page_chars: int = Field(default=400, ge=0)
-    """As much of a page stays where old results are shown short (`prompt.short_results`)."""
-    max_concurrent: int = Field(default=32, ge=1)
-    """Pages under way at once."""
-    retry: RetrySettings = RetrySettings()
-    web: WebPageSettings = WebPageSettings()
 
 
 class Accessible(Protocol):

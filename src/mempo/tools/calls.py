@@ -6,16 +6,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from mempo.config.tools import RetrySettings
 from mempo.interfaces import ToolResult
-from mempo.tools.retrying import (
-    BadCall,
-    RetrySettings,
-    Unavailable,
-    bad_call,
-    call_with_retries,
-    checked_argument,
-    unavailable,
-)
+from mempo.tools.retrying import BadCall, Unavailable, bad_call, call_with_retries, checked_argument, unavailable
 
 T = TypeVar("T")
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from mempo.config.tools import AccessSettings, SearchSettings
 from mempo.errors import ConfigError
 from mempo.interfaces import Tool
 from mempo.retrieval.types import Retriever
-from mempo.tools.access import AccessSettings, AccessTool
-from mempo.tools.search import SearchSettings, SearchTool
+from mempo.tools.access import AccessTool
+from mempo.tools.search import SearchTool
 
 
 def make_tool(name: str, retriever: Retriever | None, search: SearchSettings, access: AccessSettings) -> Tool:

@@ -8,25 +8,10 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeVar
 
-from pydantic import Field
-
+from mempo.config.tools import RetrySettings
 from mempo.interfaces import ToolErrorKind, ToolResult
-from mempo.settings import Settings
 
 T = TypeVar("T")
-
-
-class RetrySettings(Settings):
-    """How often a failing tool is asked again, and how long to wait."""
-
-    tries: int = Field(default=5, ge=1)
-    """Attempts in all, the first included."""
-    backoff_s: float = Field(default=0.5, ge=0)
-    """Wait before the second attempt; doubled each time."""
-    max_backoff_s: float = Field(default=8.0, ge=0)
-    """No wait is longer, whatever a server asks for."""
-    jitter: float = Field(default=0.5, ge=0, le=1)
-    """The largest share of a wait that is left out at random, so that rollouts do not all come back at once."""
 
 
 class Unavailable(Exception):

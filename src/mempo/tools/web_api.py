@@ -10,10 +10,10 @@ from typing import Any
 
 import httpx
 
+from mempo.config.tools import WebApiSettings
 from mempo.errors import UserError
 from mempo.retrieval.errors import body_head
 from mempo.tools.web_errors import WebError, is_retried
-from mempo.tools.web_settings import WebApiSettings
 
 
 class WebApi:

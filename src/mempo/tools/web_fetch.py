@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import httpx
 
+from mempo.config.tools import WebPageSettings
 from mempo.retrieval.errors import body_head
 from mempo.tools.retrying import BadCall
 from mempo.tools.web_address import Resolver, checked_url, public_addresses
 from mempo.tools.web_errors import WebError, is_retried
-from mempo.tools.web_settings import WebPageSettings
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 

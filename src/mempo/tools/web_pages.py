@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from mempo.config.base import is_import_path
+from mempo.config.tools import WebPageSettings
 from mempo.errors import ConfigError
-from mempo.imports import call_own, is_import_path, load_object
+from mempo.imports import call_own, load_object
 from mempo.retrieval.jsonl import valid_text
 from mempo.retrieval.types import Document
 from mempo.tools.retrying import BadCall
@@ -14,7 +16,6 @@ from mempo.tools.web_address import Resolver, checked_url, public_addresses
 from mempo.tools.web_api import WebApi, key_of
 from mempo.tools.web_errors import WebError
 from mempo.tools.web_fetch import Fetcher
-from mempo.tools.web_settings import WebPageSettings
 from mempo.tools.web_text import document_of, require_extraction
 
 

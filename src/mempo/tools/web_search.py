@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from mempo.config.base import is_import_path
+from mempo.config.tools import WebSearchSettings
 from mempo.errors import ConfigError
-from mempo.imports import call_own, is_import_path, load_object
+from mempo.imports import call_own, load_object
 from mempo.retrieval.jsonl import valid_text
 from mempo.retrieval.types import Document, Hit
 from mempo.tools.web_api import WebApi, required_key, web_json
 from mempo.tools.web_errors import WebError
-from mempo.tools.web_settings import WebSearchSettings
 
 
 @runtime_checkable

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mempo.config.rewards import MemorySettings
+from mempo.config.train import CreditSettings
 from mempo.credit import (
-    CreditSettings,
     CustomCredit,
     checked_credit,
     gate_memory,
@@ -16,7 +17,7 @@ from mempo.credit import (
     token_advantages,
 )
 from mempo.measures import mean
-from mempo.rewards.memory import MemorySettings, NoteScore
+from mempo.rewards.memory import NoteScore
 from mempo.rewards.outcome import OutcomeScore
 from mempo.trajectory import Trajectory
 

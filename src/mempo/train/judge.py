@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mempo.credit import CreditSettings, CustomCredit
+from mempo.config.rewards import MemorySettings, OutcomeSettings
+from mempo.config.train import CreditSettings
+from mempo.credit import CustomCredit
 from mempo.interfaces import Scorer
 from mempo.measures import aggregate, rollout_facts
 from mempo.question import Question
-from mempo.rewards.memory import MemorySettings, NoteScore, score_notes
-from mempo.rewards.outcome import CustomScore, OutcomeScore, OutcomeSettings, outcome_score
+from mempo.rewards.memory import NoteScore, score_notes
+from mempo.rewards.outcome import CustomScore, OutcomeScore, outcome_score
 from mempo.rewards.probe import ProbeCodec
 from mempo.train.credit import Credit, assign_credit
 from mempo.trajectory import Trajectory

@@ -12,24 +12,22 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from pydantic import Field, model_validator
 from rich.console import Console
 
-from mempo.agent import Agent, DecodingSettings, Job, run_rollouts
-from mempo.credit import CreditSettings, CustomCredit
-from mempo.engine.optimizer import OptimSettings, learning_rate
+from mempo.agent import Agent, Job, run_rollouts
+from mempo.config.rewards import MemorySettings, OutcomeSettings
+from mempo.config.rollout import DecodingSettings
+from mempo.config.train import CreditSettings, RlSettings
+from mempo.credit import CustomCredit
+from mempo.engine.optimizer import learning_rate
 from mempo.engine.update import TrainRow, Updater
 from mempo.errors import UserError
 from mempo.interfaces import Sampler, Scorer
-from mempo.loss import LossSettings
 from mempo.question import Question
-from mempo.rewards.memory import MemorySettings
-from mempo.rewards.outcome import CustomScore, OutcomeSettings
+from mempo.rewards.outcome import CustomScore
 from mempo.runs.folder import RunFolder
 from mempo.runs.rollouts import save_rollouts
-from mempo.settings import Settings
 from mempo.train.credit import Credit
 from mempo.train.judge import Judge, judge_rollouts
 from mempo.train.progress import StageProgress
@@ -42,48 +40,6 @@ UPDATE_MEASURES = (
     *("loss", "policy", "ratio", "clip_fraction", "k3", "k3_old", "entropy", "grad_norm", "lr"),
     *("padding_share", "prefix_share"),
 )
-
-
-class RlSettings(Settings):
-    """The reinforcement learning stage."""
-
-    steps: int = Field(default=0, ge=0)
-    """Batches of questions; 0 skips the stage."""
-    questions_per_step: int = Field(default=8, ge=1)
-    rollouts_per_question: int = Field(default=16, ge=1)
-    updates_per_step: int = Field(default=1, ge=1)
-    """Optimizer steps per batch of questions, whatever the number of turns and rows; questions are dealt out evenly."""
-    temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    top_p: float = 1.0
-    """Must stay 1: old log-probs are of the whole distribution, so a cut tail makes the ratio of the update wrong."""
-    top_k: int = 0
-    schedule: Literal["auto", "lockstep", "eager"] = "auto"
-    """How rollouts are batched: `lockstep` repeats exactly, `eager` never waits. `auto`: lockstep on CPU."""
-    memory_signal: bool = True
-    """Score the notes and add their credit. Off: outcome alone, whatever `memory` says; evaluation still reports
-    P(mem)."""
-    probe_check_questions: int = Field(default=24, ge=0)
-    """Before the first step, so many questions are asked whether the probe tells a right note from one with a wrong
-    fact and from another question's note; 0: no check."""
-    optim: OptimSettings = OptimSettings()
-    loss: LossSettings = LossSettings()
-    save_every: int = Field(default=20, ge=1)
-    log_rollouts_every: int = Field(default=1, ge=0)
-    """Save the rollouts of every so many steps; 0 saves none."""
-
-    @model_validator(mode="after")
-    def _whole_distribution(self) -> RlSettings:
-        if self.top_p != 1 or self.top_k != 0:
-            raise ValueError(
-                f"rl samples from the whole distribution (top_p {self.top_p:g}, top_k {self.top_k} would bias the "
-                "ratio); leave top_p=1, top_k=0; evaluation may differ"
-            )
-        if self.questions_per_step % self.updates_per_step:
-            raise ValueError(
-                f"questions_per_step {self.questions_per_step} is not a multiple of updates_per_step "
-                f"{self.updates_per_step}; {self.questions_per_step * self.updates_per_step} is"
-            )
-        return self
 
 
 @dataclass(frozen=True)

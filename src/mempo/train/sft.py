@@ -6,18 +6,17 @@ import dataclasses
 import random
 from collections.abc import Callable, Sequence
 
-from pydantic import Field
 from rich.console import Console
 
+from mempo.config.rewards import ProbeSettings
+from mempo.config.train import SftSettings
 from mempo.demos import Demo
 from mempo.engine.model import Policy
-from mempo.engine.optimizer import OptimSettings, learning_rate
+from mempo.engine.optimizer import learning_rate
 from mempo.engine.update import Updater
 from mempo.errors import ConfigError
-from mempo.expert import ExpertSettings
-from mempo.rewards.probe import ProbeSettings, build_probe
+from mempo.rewards.probe import build_probe
 from mempo.runs.folder import RunFolder
-from mempo.settings import Settings
 from mempo.tokens import Codec
 from mempo.train.progress import StageProgress
 from mempo.train.state import last_checkpoint, load_optimizer_state, save_state
@@ -25,26 +24,6 @@ from mempo.trajectory import Row, Segment, rows_of
 
 RowSource = Callable[[int], Sequence[Row]]
 """`rows_at(step)`: the rows of a step, the same whenever it is asked."""
-
-
-class SftSettings(Settings):
-    """The cold start."""
-
-    steps: int = Field(default=0, ge=0)
-    """Optimizer steps; 0 skips the stage."""
-    batch_rows: int = Field(default=32, ge=1)
-    demos: int = Field(default=500, ge=1)
-    """Episodes of the expert."""
-    full_share: float = Field(default=0.2, ge=0, le=1)
-    """Share of the episodes that are told with the full history, so that it is no foreign text to the policy."""
-    probe_share: float = Field(default=0.2, ge=0, lt=1)
-    """Share of the rows that are probe samples, `[question][note] → answer`: without them the memory signal asks for
-    something the policy has never seen."""
-    lossless_probes: bool = True
-    """Probe samples from episodes with complete notes, whatever `expert.loss` is."""
-    expert: ExpertSettings = ExpertSettings()
-    optim: OptimSettings = OptimSettings(lr=1e-5, warmup_steps=10, schedule="cosine")
-    save_every: int = Field(default=100, ge=1)
 
 
 def probe_row(codec: Codec, demo: Demo, turn_index: int, settings: ProbeSettings) -> Row | None:

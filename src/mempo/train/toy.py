@@ -14,46 +14,18 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from pydantic import Field, model_validator
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from mempo.config.train import ToySettings
 from mempo.engine.model import Policy, wrap_policy
 from mempo.protocol import TAGS, closing, opening
-from mempo.settings import Settings
 from mempo.tokens import Codec
 from mempo.train.sft import RowSource
 from mempo.trajectory import Row, Segment
 
 # A name, an attribute with its "of", a separator, a line break: each is one piece.
 _PIECES = r"\d+ |[a-z][a-z ]* of |[:;] |\n|[^:;\n]+|[:;]"
-
-
-class ToySettings(Settings):
-    """Shape and warm-up of the toy policy."""
-
-    hidden_size: int = Field(default=64, ge=8)
-    layers: int = Field(default=2, ge=2)
-    heads: int = Field(default=4, ge=1)
-    head_size: int = Field(default=32, ge=4, multiple_of=2)
-    init_range: float = Field(default=0.12, gt=0)
-    rope_theta: float = Field(default=100.0, gt=1)
-    """Base of the rotary frequencies: small, because contexts are short."""
-    look_back: float = Field(default=3.0, ge=0)
-    """How strongly the heads of the first layer begin by looking one, two, three … tokens back; 0: random."""
-    window_tokens: int = Field(default=1024, ge=64)
-    warmup_steps: int = Field(default=200, ge=0)
-    """SFT steps of copying alone; they count among `sft.steps`."""
-    copy_share: float = Field(default=0.3, ge=0, lt=1)
-    """Share of copying rows in the steps that follow."""
-    copy_rows: int = Field(default=64, ge=1)
-    """Rows of a step of copying alone."""
-
-    @model_validator(mode="after")
-    def _heads_divide(self) -> ToySettings:
-        if self.hidden_size % self.heads:
-            raise ValueError(f"toy.hidden_size {self.hidden_size} is no multiple of toy.heads {self.heads}; try 4 or 8")
-        return self
 
 
 def toy_codec(texts: Iterable[str], extra: Sequence[str] = (), actions: Sequence[str] = ()) -> Codec:

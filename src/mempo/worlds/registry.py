@@ -7,8 +7,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mempo.config.base import is_import_path
 from mempo.errors import ConfigError, nearest
-from mempo.imports import call_own, is_import_path, load_object
+from mempo.imports import call_own, load_object
 from mempo.interfaces import World
 from mempo.worlds.atlas import EVERYTHING, TEST_FRACTION, TOY, AtlasWorld, Subset
 from mempo.worlds.maze import MazeWorld

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from mempo.settings import Settings, leaves
+from mempo.config.base import Settings, leaves
 
 OWNED: dict[str, str] = {
     "mempo": "it is this configuration itself",
@@ -39,7 +39,9 @@ OWNED: dict[str, str] = {
 }
 """verl's keys that `cluster.verl` may not set, and why; a key stands for all keys below it too."""
 
+
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+
 
 Logger = Literal["console", "wandb", "tensorboard", "mlflow", "swanlab", "clearml", "trackio"]
 

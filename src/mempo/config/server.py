@@ -1,4 +1,4 @@
-"""Settings of a model server that speaks OpenAI's protocol. Reading them loads no HTTP library and no tokenizer."""
+"""Settings of a model behind a server that speaks OpenAI's protocol."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from mempo.settings import Settings
-from mempo.tools.retrying import RetrySettings
+from mempo.config.base import Settings
+from mempo.config.tools import RetrySettings
 
 OWN_FIELDS = frozenset(
     {

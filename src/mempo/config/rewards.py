@@ -1,15 +1,64 @@
-"""Settings of the memory signal, and its presets."""
+"""Settings of the rewards: the outcome of a rollout, the memory signal, and the probe that measures it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from mempo.config.base import Settings, is_import_path
 from mempo.errors import nearest
-from mempo.rewards.probe import ProbeSettings
-from mempo.settings import Settings
+
+SCORES = ("em", "f1", "mean_em", "mean_f1")
+Normalization = Literal["default", "search-r1"]
+
+
+class OutcomeSettings(Settings):
+    score: str = "em"
+    """`em`, `f1`, `mean_em`, `mean_f1` (see `AnswerScore`), or `module:function` with the signature `CustomScore`."""
+    format_gate: bool = True
+    """A broken format rule makes the score 0, however right the answer."""
+    on_overflow: Literal["score", "exclude"] = "score"
+    """A rollout that ran out of its context window: `score` it like any other (without an answer that is 0), or
+    `exclude` it from its group, as one that says nothing about the policy."""
+    separator: str = ";"
+    """Splits the answer when the question has several objectives; never used with one."""
+    normalization: Normalization = "default"
+    """How answers are compared: `default` or `search-r1` (see `mempo.text`)."""
+
+    @field_validator("score")
+    @classmethod
+    def _known_score(cls, value: str) -> str:
+        if value not in SCORES and not is_import_path(value):
+            hint = nearest(value, SCORES)
+            raise ValueError(f"unknown score {value!r}{hint}; known: {', '.join(SCORES)}, or module:function")
+        return value
+
+    @field_validator("separator")
+    @classmethod
+    def _separator_splits(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("the separator is blank: it could not split an answer")
+        return value
+
+
+class ProbeSettings(Settings):
+    thought: str = "The information gathered so far is enough to answer the question."
+    """The thought put into the policy's mouth before the answer. For a published checkpoint, give the sentence it was
+    trained with."""
+    joiner: str = ";"
+    """Joins the gold answers of several objectives."""
+    separators_are_gold: bool = False
+    """Count the joiners among the gold tokens, as the original does. They are easy to predict whatever the note
+    says."""
+    objectives: Literal["joined", "averaged"] = "joined"
+    """How several objectives become one P: the mean over all their gold tokens, or the mean of one P per objective, so
+    that a long answer weighs no more than a short one. The answers before an objective stay in front of it, since a
+    policy that answers all of them in order would begin with no other than the first."""
+    max_gold_tokens: int = Field(default=256, ge=1)
+    """A longer gold answer gives no signal (`long_gold`)."""
+
 
 PRESETS: dict[str, dict[str, Any]] = {
     # P(mem) alone, pooled per turn, no threshold, joiners not gold: the defaults below.
@@ -24,6 +73,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "probe": {"separators_are_gold": True},
     },
 }
+
+
 CREDIT_KEYS = ("pool", "min_pool", "small_pool", "weight", "normalize_std", "gate")
 """The settings that turn rewards into advantages; an own credit function takes the place of all of them."""
 
@@ -39,12 +90,6 @@ class LookaheadSettings(Settings):
     """How many tool results ahead; each costs one more pass a note. 0: the note alone."""
     gamma: float = Field(default=0.9, gt=0, le=1)
     """Weight of each further tool result."""
-
-    @model_validator(mode="after")
-    def _nothing_idle(self) -> LookaheadSettings:
-        if self.k == 0 and self.gamma != type(self).model_fields["gamma"].default:
-            raise ValueError("gamma does nothing with k 0: set k to the number of tool results to look ahead")
-        return self
 
 
 class MemorySettings(Settings):
@@ -116,79 +161,25 @@ class MemorySettings(Settings):
         return filled
 
     @model_validator(mode="after")
-    def _nothing_idle(self) -> MemorySettings:
-        one_sided = self.baseline == "none"
-        idle = [
-            (
-                self.threshold in ("both", "either") and one_sided,
+    def _choice_of_gold_tokens(self) -> MemorySettings:
+        if self.threshold in ("both", "either") and self.baseline == "none":
+            raise ValueError(
                 f"threshold {self.threshold} compares two sides, but baseline none has one: use baseline full, or "
-                "threshold independent",
-            ),
-            (
-                self.threshold == "none" and self._changed("threshold_value"),
-                "threshold_value does nothing with threshold none: choose a threshold",
-            ),
-            (
-                self.threshold == "none" and self.threshold_quantile is not None,
-                "threshold_quantile does nothing with threshold none: choose a threshold",
-            ),
-            (
-                self.threshold_quantile is not None and self._changed("threshold_value"),
-                "threshold_value does nothing beside threshold_quantile: set one of the two",
-            ),
-            (
-                self.empty_is_one and self.threshold != "independent",
-                f"empty_is_one belongs to threshold independent, not {self.threshold}",
-            ),
-            (
-                self.full_policy == "reference" and one_sided,
-                "full_policy reference does nothing with baseline none: use baseline full, visible or previous_note",
-            ),
-            (
-                self.reward == "difference" and self._changed("ratio_eps"),
-                "ratio_eps does nothing with reward difference: use reward log_ratio or compression",
-            ),
-            (
-                self.reward == "compression" and one_sided and self._changed("ratio_eps"),
-                "ratio_eps does nothing with reward compression and baseline none, where nothing is divided by P(base)",
-            ),
-            (
-                not self.length_penalty and self.length_limit_tokens is not None,
-                "length_limit_tokens does nothing with length_penalty 0: set a penalty",
-            ),
-            (
-                self.lookahead.k > 0 and self.threshold != "none",
+                "threshold independent"
+            )
+        if self.threshold != "none" and self.lookahead.k > 0:
+            raise ValueError(
                 f"threshold {self.threshold} chooses among the gold tokens of one context, but lookahead.k "
-                f"{self.lookahead.k} averages over several: use threshold none, or lookahead.k 0",
-            ),
-            (
-                self.probe.objectives == "averaged" and self.threshold != "none",
+                f"{self.lookahead.k} averages over several: use threshold none, or lookahead.k 0"
+            )
+        if self.threshold != "none" and self.probe.objectives == "averaged":
+            raise ValueError(
                 f"threshold {self.threshold} chooses among all gold tokens together, but probe.objectives averaged "
-                "takes them apart: use threshold none, or probe.objectives joined",
-            ),
-            (
-                self.pool == "question" and self._changed("min_pool"),
-                "min_pool does nothing with pool question, which has no larger pool to fall back to: use pool turn",
-            ),
-            (
-                self.small_pool == "original" and self._changed("min_pool"),
-                "min_pool does nothing with small_pool original, which never falls back",
-            ),
-            (
-                self.weight == 0 and self.gate != "always",
-                f"gate {self.gate} does nothing with weight 0, which gives no memory credit at all",
-            ),
-        ]
-        for broken, message in idle:
-            if broken:
-                raise ValueError(message)
+                "takes them apart: use threshold none, or probe.objectives joined"
+            )
         return self
 
-    def beside_preset(self, names: tuple[str, ...]) -> list[str]:
+    def beside_preset(self, names: tuple[str, ...] = CREDIT_KEYS) -> list[str]:
         """Those of `names` that have another value than their preset gives them."""
         plain = type(self)(preset=self.preset)
         return [name for name in names if getattr(self, name) != getattr(plain, name)]
-
-    def _changed(self, name: str) -> bool:
-        # By value and not by "was it given": a resolved configuration gives every key.
-        return getattr(self, name) != type(self).model_fields[name].default

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from mempo.config.unused import unused
 from mempo.errors import nearest
 
 
+def is_import_path(name: str) -> bool:
+    """Whether a value is the user's own object by import path, `package.module:name`."""
+    return ":" in name
+
+
 class Settings(BaseModel):
-    """Each room owns its settings as a subclass; `config.py` only composes them."""
+    """A part of a configuration; `schema.py` composes them."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True, allow_inf_nan=False
@@ -41,6 +47,12 @@ class Settings(BaseModel):
             and isinstance(cls.model_fields[name].default, Settings)
         }
         return {**data, **{name: {**kept, **data[name]} for name, kept in defaults.items() if kept}}
+
+    @model_validator(mode="after")
+    def _refuse_unused(self) -> Self:
+        if sentence := unused(self):
+            raise ValueError(sentence)
+        return self
 
 
 def leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

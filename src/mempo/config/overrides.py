@@ -1,0 +1,63 @@
+"""`key=value` of the command line: one parser for every command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from mempo.config.base import Settings
+from mempo.config.explain import explain
+from mempo.config.yaml_text import load_yaml
+from mempo.errors import ConfigError
+
+S = TypeVar("S", bound=Settings)
+
+
+def parse_override(text: str) -> dict[str, Any]:
+    """`rl.steps=20` as `{"rl": {"steps": 20}}`; the value is read as YAML.
+
+    Raises:
+        ConfigError: no `=`, or no key before it.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"{text!r} is not an override; write key=value, for example rl.steps=20")
+    # A value like `my_module:score` or `window(3)` is a string to YAML already; what is no YAML at all is one too.
+    try:
+        parsed: Any = load_yaml(f"value: {value}", key)["value"] if value.strip() else ""
+    except ConfigError:
+        parsed = value
+    for part in reversed(key.strip().split(".")):
+        parsed = {part: parsed}
+    return parsed
+
+
+def merge(base: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    """Put `layer` over `base`, key by key; an empty mapping clears the key."""
+    for key, value in layer.items():
+        if isinstance(value, Mapping) and value and isinstance(base.get(key), dict):
+            merge(base[key], value)
+        else:
+            base[key] = _copy(value)
+
+
+def settings_from(kind: type[S], overrides: Sequence[str], given: Mapping[str, Any] | None = None) -> S:
+    """Settings of one class from `key=value`, over what is `given` already.
+
+    Raises:
+        ConfigError: an unknown key, or a value that cannot be.
+    """
+    merged: dict[str, Any] = {}
+    merge(merged, given or {})
+    for override in overrides:
+        merge(merged, parse_override(override))
+    try:
+        return kind.model_validate(merged)
+    except ValidationError as error:
+        raise ConfigError(explain(error)) from error
+
+
+def _copy(value: Any) -> Any:
+    return {key: _copy(item) for key, item in value.items()} if isinstance(value, Mapping) else value

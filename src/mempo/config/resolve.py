@@ -1,0 +1,162 @@
+"""From a recipe, a YAML file and `key=value` to one configuration that knows where every value came from.
+
+Later sources win: defaults, the recipe that a file builds on (`recipe: quickstart`), the file, the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from mempo.config.base import leaves
+from mempo.config.check import check
+from mempo.config.explain import explain
+from mempo.config.overrides import merge, parse_override
+from mempo.config.retired import without_retired
+from mempo.config.rewards import PRESETS
+from mempo.config.schema import Config, long_form
+from mempo.config.yaml_text import load_yaml
+from mempo.errors import ConfigError, nearest
+
+RECIPES = files("mempo") / "recipes"
+BUILDS_ON = "recipe"
+"""The key of a file that names what it builds on: a recipe, or another file, relative to its own folder."""
+
+Layer = tuple[str, dict[str, Any]]
+"""Where settings come from, and what is said there."""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A configuration, and for every leaf (dotted key) where its value came from."""
+
+    config: Config
+    origins: Mapping[str, str]
+
+    def plain(self) -> dict[str, Any]:
+        """As plain data, ready for YAML or JSON."""
+        return self.config.model_dump(mode="json")
+
+
+def completed(saved: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The plain data of a configuration that an earlier release may have written: settings that it did not have are at
+    their defaults, retired ones are left out. What this release cannot read, or none has written, comes back as it
+    is."""
+    if not isinstance(saved, Mapping) or not {"output", "seed", "model", "data", "agent", "limits"} <= saved.keys():
+        return saved
+    try:
+        return Config.model_validate(without_retired(saved)).model_dump(mode="json")
+    except (ValidationError, TypeError, ConfigError):
+        return saved
+
+
+def recipe_names() -> list[str]:
+    return sorted(entry.name.removesuffix(".yaml") for entry in RECIPES.iterdir() if entry.name.endswith(".yaml"))
+
+
+def resolve(source: str | None, overrides: Sequence[str] = ()) -> Resolved:
+    """Compose a configuration from a recipe name or YAML file (None: defaults alone) and `key=value` overrides.
+
+    Raises:
+        ConfigError: a file or key that does not exist, a value of the wrong kind, settings that contradict each other.
+    """
+    layers = [] if source is None else _read_source(source)
+    layers += [("command line", parse_override(override)) for override in overrides]
+    layers = [(origin, long_form(without_retired(layer, origin))) for origin, layer in layers]
+    merged: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for origin, layer in layers:
+        merge(merged, layer)
+        for key, _ in leaves(layer):
+            origins = {k: v for k, v in origins.items() if not k.startswith(f"{key}.")}
+            origins[key] = origin
+    try:
+        config = Config.model_validate(merged)
+    except ValidationError as error:
+        raise ConfigError(explain(error, layers)) from error
+    check(config)
+    every = dict.fromkeys((key for key, _ in leaves(config.model_dump(mode="json"))), "default")
+    preset = config.memory.preset
+    every.update({f"memory.{key}": f"preset {preset}" for key, _ in leaves(PRESETS[preset])})
+    every.update({key: origin for key in every if (origin := _origin(key, origins))})
+    return Resolved(config, every)
+
+
+def dump_with_origins(resolved: Resolved) -> str:
+    """YAML with a comment on every leaf: where its value came from."""
+    lines: list[str] = []
+
+    def walk(data: Mapping[str, Any], prefix: str, indent: int) -> None:
+        for key, value in data.items():
+            name = f"{prefix}{key}"
+            if isinstance(value, Mapping) and value:
+                lines.append(f"{'  ' * indent}{key}:")
+                walk(value, f"{name}.", indent + 1)
+            else:
+                text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10_000)
+                shown = text.removesuffix("\n").removesuffix("\n...")
+                lines.append(f"{'  ' * indent}{key}: {shown}  # {resolved.origins.get(name, 'default')}")
+
+    walk(resolved.plain(), "", 0)
+    return "\n".join(lines) + "\n"
+
+
+# --- sources -------------------------------------------------------------------------------------------------------
+
+
+def _read_source(source: str) -> list[Layer]:
+    """The layers of a source, what it builds on first."""
+    path = Path(source)
+    if source in recipe_names():
+        return [_recipe(source)]
+    if path.is_file():
+        return _read_file(path, ())
+    if path.is_dir() and (path / "config.yaml").is_file():
+        return [(f"run {path}", load_yaml(_text_of(path / "config.yaml"), str(path / "config.yaml")))]
+    names = recipe_names()
+    raise ConfigError(f"no recipe or file {source!r}{nearest(source, names)}; recipes: {', '.join(names)}")
+
+
+def _recipe(name: str) -> Layer:
+    return f"recipe {name}", load_yaml(RECIPES.joinpath(f"{name}.yaml").read_text("utf-8"), f"recipe {name}")
+
+
+def _read_file(path: Path, above: tuple[Path, ...]) -> list[Layer]:
+    """A file's own layer after those of what it builds on. `above`: the files that were read on the way here."""
+    if path.resolve() in above:
+        raise ConfigError(f"{path} builds on itself; take out one {BUILDS_ON}: of {', '.join(map(str, above))}")
+    own = load_yaml(_text_of(path), str(path))
+    if BUILDS_ON not in own:
+        return [(str(path), own)]
+    base = own.pop(BUILDS_ON)
+    if isinstance(base, str) and base in recipe_names():
+        origin, layer = _recipe(base)
+        below = [(origin, layer)]
+    elif isinstance(base, str) and (file := path.parent / base).is_file():
+        below = _read_file(file, (*above, path.resolve()))
+    else:
+        names = recipe_names()
+        raise ConfigError(
+            f"{path}: {BUILDS_ON} is {base!r}, no recipe{nearest(str(base), names)} and no file beside this one; "
+            f"recipes: {', '.join(names)}"
+        )
+    return [*((f"{origin} (through {path})", layer) for origin, layer in below), (str(path), own)]
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as text ({error})") from error
+
+
+def _origin(key: str, origins: Mapping[str, str]) -> str | None:
+    """The origin of a key, or of a shorter key that stood for it (`reward: module:function`)."""
+    parts = key.split(".")
+    return next((origins[name] for n in range(len(parts), 0, -1) if (name := ".".join(parts[:n])) in origins), None)
