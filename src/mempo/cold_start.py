@@ -20,7 +20,7 @@ from mempo.agent import Agent, Job
 from mempo.build import Data, make_agent
 from mempo.config import Config
 from mempo.config.train import ExpertSettings
-from mempo.demos import Demo, play
+from mempo.demos import OPEN_SEPARATOR, Demo, play
 from mempo.errors import UserError
 from mempo.interfaces import Environment, HasTexts, Scorer
 from mempo.protocol import closing, opening
@@ -140,7 +140,7 @@ def codec_of_toy(config: Config, data: Data) -> Codec:
     """The toy's tokenizer: every name of the world and every fixed sentence is one token."""
     assert data.world is not None  # `config.check`: a toy has a world
     expert, gap = config.sft.expert, "\n"
-    fixed = [expert.nothing, expert.unknown, expert.think_answer, expert.separator, expert.open_separator]
+    fixed = [expert.nothing, expert.unknown, expert.think_answer, expert.separator, OPEN_SEPARATOR]
     fixed += [re.sub(r"\{\w+\}", gap, expert.think_search), expert.open.replace("{queries}", gap)]
     fixed += [expert.lost.replace("{query}", gap), config.memory.probe.thought, "nothing was found"]
     fixed += [f"{n} " for n in range(1, config.search.top_k + 1)]

@@ -19,10 +19,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mempo.config.train import EPS, CreditSettings
+from mempo.config.train import CreditSettings
 from mempo.errors import UserError
 from mempo.imports import call_own
 from mempo.trajectory import Trajectory, Turn
+
+EPS = 1e-6
+"""Added to standard deviations."""
 
 NoteRewards = Mapping[int, float | None]
 """`{turn: r}` of one rollout; r None: the note gives no signal."""
@@ -72,7 +75,7 @@ def outcome_credit(scores: Sequence[float | None], settings: CreditSettings) -> 
             stacklevel=2,
         )
     advantages = [0.0] * len(scores)
-    for i, value in zip(known, _standardize(list(known.values()), settings.normalize_std, settings.eps), strict=True):
+    for i, value in zip(known, _standardize(list(known.values()), settings.normalize_std, EPS), strict=True):
         advantages[i] = value
     values = np.array(list(known.values()))
     return OutcomeCredit(

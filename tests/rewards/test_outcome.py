@@ -223,7 +223,7 @@ def test_import_path_must_have_been_resolved() -> None:
     [
         ({"score": "mean_e"}, "did you mean 'mean_em'"),
         ({"separator": " "}, "blank"),
-        ({"normalization": "serch-r1"}, "did you mean 'search-r1'"),
+        ({"normalization": "serch-r1"}, "'default' or 'search-r1'"),
         ({"format_gat": True}, "did you mean 'format_gate'"),
     ],
 )

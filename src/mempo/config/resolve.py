@@ -68,7 +68,7 @@ def resolve(source: str | None, overrides: Sequence[str] = ()) -> Resolved:
     """
     layers = [] if source is None else _read_source(source)
     layers += [("command line", parse_override(override)) for override in overrides]
-    layers = [(origin, long_form(without_retired(layer, origin))) for origin, layer in layers]
+    layers = [(origin, long_form(layer)) for origin, layer in layers]
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for origin, layer in layers:
@@ -77,7 +77,7 @@ def resolve(source: str | None, overrides: Sequence[str] = ()) -> Resolved:
             origins = {k: v for k, v in origins.items() if not k.startswith(f"{key}.")}
             origins[key] = origin
     try:
-        config = Config.model_validate(merged)
+        config = Config.model_validate(without_retired(merged, origins))
     except ValidationError as error:
         raise ConfigError(explain(error, layers)) from error
     check(config)

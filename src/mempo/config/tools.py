@@ -53,9 +53,6 @@ class WebPageSettings(WebApiSettings):
     max_redirects: int = Field(default=5, ge=0)
     ports: tuple[int, ...] = (80, 443)
     """Other ports are refused."""
-    content_types: tuple[str, ...] = ("text/html", "application/xhtml+xml", "text/plain")
-    """Pages of other types are refused."""
-    user_agent: str = "mempo"
 
 
 class SearchSettings(Settings):
@@ -66,7 +63,6 @@ class SearchSettings(Settings):
     top_k: int = Field(default=5, ge=1)
     passage: str = "[{n}] {title}\n{text}"
     """How a passage is shown; `{n}`, `{title}`, `{text}` and `{url}` are filled in."""
-    max_query_chars: int = Field(default=2000, ge=1)
     max_passage_chars: int = Field(default=5000, ge=1)
     """A longer passage is cut before it is tokenised."""
     short_passage_chars: int = Field(default=160, ge=0)
@@ -94,7 +90,6 @@ class AccessSettings(Settings):
 
     source: Literal["corpus", "web"] = "corpus"
     """`corpus` knows the urls of the corpus alone; `web` fetches from the live web what the policy asks for."""
-    max_url_chars: int = Field(default=2000, ge=1)
     max_page_chars: int = Field(default=20_000, ge=1)
     """A longer page is cut before it is tokenised."""
     short_page_chars: int = Field(default=400, ge=0)

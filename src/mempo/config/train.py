@@ -9,14 +9,10 @@ from pydantic import Field, model_validator
 
 from mempo.config.base import Settings
 
-EPS = 1e-6
-
 
 class CreditSettings(Settings):
     normalize_std: bool = True
     """Divide by the group's standard deviation; off is the Dr. GRPO variant (mean only)."""
-    eps: float = Field(default=EPS, gt=0, allow_inf_nan=False)
-    """Added to the standard deviation."""
     function: str | None = None
     """`package.module:function` with the signature `CustomCredit`, instead of the formulas here."""
 
@@ -86,8 +82,6 @@ class ExpertSettings(Settings):
     trace."""
     separator: str = "; "
     """Between facts in a note."""
-    open_separator: str = "; "
-    """Between open queries in a note."""
     nothing: str = "nothing"
     """What a note says when nothing is known."""
     open: str = "\nopen: {queries}"
@@ -165,12 +159,6 @@ class ToySettings(Settings):
     hidden_size: int = Field(default=64, ge=8)
     layers: int = Field(default=2, ge=2)
     heads: int = Field(default=4, ge=1)
-    head_size: int = Field(default=32, ge=4, multiple_of=2)
-    init_range: float = Field(default=0.12, gt=0)
-    rope_theta: float = Field(default=100.0, gt=1)
-    """Base of the rotary frequencies: small, because contexts are short."""
-    look_back: float = Field(default=3.0, ge=0)
-    """How strongly the heads of the first layer begin by looking one, two, three … tokens back; 0: random."""
     window_tokens: int = Field(default=1024, ge=64)
     warmup_steps: int = Field(default=200, ge=0)
     """SFT steps of copying alone; they count among `sft.steps`."""

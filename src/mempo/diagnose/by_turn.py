@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from mempo.config.train import EPS
-from mempo.credit import memory_advantages
+from mempo.credit import EPS, memory_advantages
 from mempo.diagnose.numbers import mean, std
 from mempo.diagnose.records import Batch, NoteSignal, RolloutRecord, TurnRecord
 

@@ -55,7 +55,7 @@ class Material:
 def build_report(material: Material) -> dict[str, Any]:
     """Plain data without NaN: what is not known is None."""
     batch, memory = material.batch, material.memory
-    turns = by_turn(batch, memory.min_pool, material.credit.eps)
+    turns = by_turn(batch, memory.min_pool)
     faith = faith_of(batch)
     kept = gold_kept(batch)
     points = note_points(batch, faith)

@@ -12,6 +12,7 @@ from mempo.tools.calls import Calls
 from mempo.tools.retrying import bad_call
 
 _REMEMBERED = 2000
+MAX_URL_CHARS = 2000
 
 
 class Accessible(Protocol):
@@ -31,7 +32,7 @@ class AccessTool:
         self._calls = Calls(settings.retry, settings.max_concurrent, _REMEMBERED)
 
     async def call(self, argument: str) -> ToolResult:
-        return await self._calls.result(argument, "url", self._settings.max_url_chars, self._find, self._show)
+        return await self._calls.result(argument, "url", MAX_URL_CHARS, self._find, self._show)
 
     def _find(self, url: str) -> Document | None:
         return self._pages.access([url])[0]

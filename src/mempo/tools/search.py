@@ -11,6 +11,7 @@ from mempo.retrieval.types import Hit
 from mempo.tools.calls import Calls
 
 _REMEMBERED = 20_000
+MAX_QUERY_CHARS = 2000
 
 
 class Searchable(Protocol):
@@ -30,7 +31,7 @@ class SearchTool:
         self._calls = Calls(settings.retry, settings.max_concurrent, _REMEMBERED)
 
     async def call(self, argument: str) -> ToolResult:
-        return await self._calls.result(argument, "query", self._settings.max_query_chars, self._find, self._show)
+        return await self._calls.result(argument, "query", MAX_QUERY_CHARS, self._find, self._show)
 
     def _find(self, query: str) -> list[Hit]:
         return self._retriever.retrieve([query], self._settings.top_k)[0]

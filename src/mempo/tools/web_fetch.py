@@ -15,6 +15,9 @@ from mempo.tools.retrying import BadCall
 from mempo.tools.web_address import Resolver, checked_url, public_addresses
 from mempo.tools.web_errors import WebError, is_retried
 
+USER_AGENT = "mempo"
+CONTENT_TYPES = ("text/html", "application/xhtml+xml", "text/plain")
+"""Pages of other types are refused."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
@@ -81,8 +84,8 @@ class Fetcher:
             parsed.copy_with(host=address),
             headers={
                 "host": parsed.netloc.decode("ascii"),
-                "user-agent": self._settings.user_agent,
-                "accept": ", ".join(self._settings.content_types),
+                "user-agent": USER_AGENT,
+                "accept": ", ".join(CONTENT_TYPES),
                 "accept-encoding": "gzip",
             },
             timeout=max(until - time.monotonic(), 0.001),
@@ -99,7 +102,7 @@ class Fetcher:
             if not response.is_success:
                 raise BadCall(f"the page cannot be read: HTTP {status}")
             kind = response.headers.get("content-type", "text/html").partition(";")[0].strip().lower()
-            if kind not in self._settings.content_types:
+            if kind not in CONTENT_TYPES:
                 raise BadCall(f"a page of type {ascii(kind)[1:-1]} cannot be read")
             content = self._content(response, until)
             return FetchedPage(str(parsed), content, kind, response.charset_encoding)

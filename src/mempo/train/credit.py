@@ -64,7 +64,6 @@ def group_credit(
         rewards,
         pool=memory.pool,
         min_pool=memory.min_pool,
-        eps=credit.eps,
         normalize_std=memory.normalize_std,
         weight=memory.weight,
         small_pool=memory.small_pool,
