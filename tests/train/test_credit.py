@@ -87,7 +87,7 @@ def test_a_whole_group_without_scores_is_silent() -> None:
     failing = ToolResult(notice="503", error=ToolErrorKind.UNAVAILABLE)
     credit = assigned([played(ASKED, 3, i, result=failing) for i in range(2)], [None, None])
     assert [values(credit, i) for i in range(2)] == [{0.0}, {0.0}]
-    assert credit.metrics["credit/zero_spread_groups"] == 0  # there was no spread to look at
+    assert credit.metrics["credit/zero_spread_groups"] is None  # there was no group to look at
 
 
 def test_the_note_has_its_own_credit_on_top_and_nothing_else_has() -> None:
@@ -125,16 +125,17 @@ def test_settings_reach_the_formulas() -> None:
 
 @pytest.mark.filterwarnings("ignore:a group has a single scored rollout")
 def test_own_credit_is_asked_once_per_question_and_used_as_it_is() -> None:
+    """Of the rollouts that count: one without a score is not shown to it."""
     asked: list[tuple[list[float | None], list[dict[int, float | None]]]] = []
 
     def own(scores: Any, notes: Any) -> tuple[list[float], list[dict[int, float]]]:
         asked.append((list(scores), [dict(found) for found in notes]))
-        return [0.75, 0.0], [{1: 1.2}, {}]
+        return [0.75, 0.0][: len(scores)], [{1: 1.2}, {}][: len(scores)]
 
     trajectories = group(2, 2) + group(2, 2, place=1)
     rewards: list[dict[int, float | None]] = [{1: 0.9}, {1: None}] * 2
     credit = assigned(trajectories, [1.0, None, 0.0, 1.0], rewards, size=2, custom=own)
-    assert asked == [([1.0, None], [{1: 0.9}, {1: None}]), ([0.0, 1.0], [{1: 0.9}, {1: None}])]
+    assert asked == [([1.0], [{1: 0.9}]), ([0.0, 1.0], [{1: 0.9}, {1: None}])]
     assert values(credit, 0) == {0.75, 1.95}
     assert values(credit, 1) == {0.0}
     assert credit.metrics["credit/pool_fallbacks"] is None
@@ -170,10 +171,10 @@ NOTES: list[Mapping[int, float | None]] = [{1: 0.1}, {1: 0.3}, {1: 0.5}, {1: 0.9
         ("always", [0.0] * 4, [0, 1, 2, 3]),
         ("when_group_varies", [1.0, 0.0, 0.0, 1.0], [0, 1, 2, 3]),
         ("when_group_varies", [0.0] * 4, []),
-        ("when_group_varies", [1.0, None, None, None], []),  # one score does not vary
+        ("when_group_varies", [1.0, None, None, None], []),  # one score does not vary; nor is its note in a pool
         ("when_not_negative", [1.0, 0.0, 0.0, 1.0], [0, 3]),
         ("when_not_negative", [0.0] * 4, [0, 1, 2, 3]),  # all are at the mean
-        ("when_not_negative", [1.0, 0.0, None, 1.0], [0, 3]),  # not known is not "not negative"
+        ("when_not_negative", [1.0, 0.0, None, 1.0], [0, 3]),
     ],
 )
 @pytest.mark.filterwarnings("ignore:a group has a single scored rollout")
@@ -186,7 +187,8 @@ def test_a_gate_keeps_credit_back_and_leaves_the_pool_alone(
     )
     assert [i for i, by_turn in enumerate(gated.memory) if by_turn] == credited
     assert all(gated.memory[i] == free.memory[i] for i in credited)
-    assert gated.metrics["credit/gated_notes"] == 4 - len(credited)
+    earned = sum(map(len, free.memory))
+    assert gated.metrics["credit/gated_notes"] == earned - len(credited)
     assert gated.outcome == free.outcome
 
 

@@ -37,8 +37,7 @@ from mempo.cold_start import checked_probe
 from mempo.errors import UserError
 from mempo.measures import known
 from mempo.runs.rollouts import save_rollouts
-from mempo.train.judge import Judged, judge_rollouts, measure_rollouts
-from mempo.train.rl import refuse_all_errors
+from mempo.train.judge import Judged, judge_rollouts, measure_rollouts, refuse_unscored
 from mempo.trajectory import Trajectory, rows_of
 
 
@@ -98,8 +97,7 @@ class MempoTrainer(PPOTrainerSync):
                 raise UserError(
                     "no rollout reached the trainer: the errors of the agent workers stand above"
                 ) from error
-            refuse_all_errors(trajectories)
-            measure_rollouts(self._run.judge, questions, trajectories)
+            refuse_unscored(self._run.judge, questions, trajectories)
             raise
 
     # --- mini-batches ------------------------------------------------------------------------------------------------
@@ -110,7 +108,12 @@ class MempoTrainer(PPOTrainerSync):
         if (self.config.algorithm.get("filter_groups") or {}).get("enable", False):
             # Groups that have rollouts to learn from and no rows were sampled and not chosen.
             with_rows = {RowKey.of(key).uid for key in batch.keys}
-            arrived = [group for group in arrived if group.uid in with_rows or not group.has_turns]
+            judge = self._run.judge
+            arrived = [
+                group
+                for group in arrived
+                if group.uid in with_rows or not group.has_rows(judge.outcome, judge.custom_score)
+            ]
         self._groups = arrived
         place = {group.uid: n for n, group in enumerate(arrived)}
         parsed = [RowKey.of(key) for key in batch.keys]
@@ -167,7 +170,6 @@ class MempoTrainer(PPOTrainerSync):
         """verl's own advantages are made first, for what comes with them, and then replaced."""
         batch = super()._compute_advantage(batch, metrics)
         questions, trajectories = dealt(self._groups)
-        refuse_all_errors(trajectories)
         scorer = self._scorer()
         self._check_probe(scorer)
         rl = self._run.config.rl

@@ -21,7 +21,7 @@ class OutcomeSettings(Settings):
     """A broken format rule makes the score 0, however right the answer."""
     on_overflow: Literal["score", "exclude"] = "score"
     """A rollout that ran out of its context window: `score` it like any other (without an answer that is 0), or
-    `exclude` it from its group, as one that says nothing about the policy."""
+    `exclude` it, as one that says nothing about the policy: it then does not count, in training or in averages."""
     separator: str = ";"
     """Splits the answer when the question has several objectives; never used with one."""
     normalization: Normalization = "default"

@@ -1,6 +1,6 @@
 """Saved rollouts as the measures read them: texts, scores and credit, in groups of one question.
 
-Rollouts that infrastructure spoiled are counted and left out: they say nothing about the policy.
+Rollouts that do not count (`measures.counts`) are counted and left out: they say nothing about the policy.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from mempo.config.rewards import MemorySettings
 from mempo.config.train import CreditSettings
 from mempo.credit import note_slots
+from mempo.measures import counts, unscored
 from mempo.question import objectives_of
 from mempo.tokens import Codec
 from mempo.train.credit import group_credit
@@ -51,7 +52,7 @@ class TurnRecord:
 
 @dataclass(frozen=True)
 class RolloutRecord:
-    """One rollout without infrastructure errors. `objectives` `[objectives][aliases]`. `probe`: what notes are
+    """One rollout that counts. `objectives` `[objectives][aliases]`. `probe`: what notes are
     asked to predict, None: the first alias of each objective. `advantage` None: not known."""
 
     question_id: str
@@ -80,13 +81,15 @@ class RolloutRecord:
 
 @dataclass(frozen=True)
 class Batch:
-    """Rollouts of one file. `groups` `[questions][rollouts]`; `credit`: where advantages come from, `saved`,
-    `recomputed` (the file is older than they are) or `none` (an evaluation, or own credit that was not saved)."""
+    """Rollouts of one file. `groups` `[questions][rollouts]`; `errors` and `unscored`
+    are left out. `credit`: where advantages come from, `saved`, `recomputed` (the file is older than they are) or
+    `none` (an evaluation, or own credit that was not saved)."""
 
     name: str
     groups: tuple[tuple[RolloutRecord, ...], ...]
     errors: int = 0
     credit: str = "saved"
+    unscored: int = 0
 
     @property
     def rollouts(self) -> list[RolloutRecord]:
@@ -116,12 +119,12 @@ def batch_of(
     records = [_rollout(trajectory, line, codec) for trajectory, line in zip(trajectories, lines, strict=True)]
     groups = []
     for positions in grouped([line["question_id"] for line in lines], group_size):
-        sound = tuple(records[i] for i in positions if not lines[i].get("is_error"))
+        sound = tuple(records[i] for i in positions if counts(lines[i]))
         if sound:
             groups.append(sound)
     errors = sum(bool(line.get("is_error")) for line in lines)
     saved = all("advantage" in line for line in lines)
-    return Batch(name, tuple(groups), errors, "saved" if saved else "none")
+    return Batch(name, tuple(groups), errors, "saved" if saved else "none", sum(map(unscored, lines)))
 
 
 def grouped(question_ids: Sequence[str], size: int) -> list[range]:

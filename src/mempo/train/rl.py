@@ -77,7 +77,7 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
     """Run the steps that are left; a resumed run does what an unbroken one would have done.
 
     Raises:
-        UserError: too few questions, or a step in which every rollout was spoiled by infrastructure.
+        UserError: too few questions, or a step in which no rollout counts.
     """
     check_questions(setup.questions, settings)
     updater, policy = setup.updater, setup.updater.policy
@@ -97,7 +97,6 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
             jobs, questions = rollout_jobs(setup, settings, step)
             decoding = DecodingSettings(temperature=settings.temperature)
             trajectories = asyncio.run(run_rollouts(setup.agent, setup.sampler, jobs, decoding))
-            refuse_all_errors(trajectories)
             sampled = measures_of(setup.sampler)
             clock.lap("rollout")
 
@@ -160,9 +159,9 @@ def update_policy(
 ) -> dict[str, float | None]:
     """`updates_per_step` optimizer steps; all rows of a question are in the same one.
 
-    Rollouts spoiled by infrastructure have no rows. When no token has any advantage and there is no KL term, the
-    gradient is zero by construction: no step is made, and it is counted. Metrics are means over the steps; where no
-    step says anything about one of `UPDATE_MEASURES` it is None.
+    Rollouts that do not count have no rows. When no token has any advantage and there is no KL term, the gradient is
+    zero by construction: no step is made, and it is counted. Metrics are means over the steps; where no step says
+    anything about one of `UPDATE_MEASURES` it is None.
     """
     questions = len(trajectories) // settings.rollouts_per_question
     share = questions // settings.updates_per_step * settings.rollouts_per_question
@@ -172,7 +171,7 @@ def update_policy(
         rows = []
         for i in range(first, first + share):
             trajectory, advantages = trajectories[i], credit.tokens[i]
-            if trajectory.is_error:
+            if not credit.counted[i]:
                 continue
             logprobs = {turn.index: turn.logprobs for turn in trajectory.turns}
             for row in rows_of(trajectory, i):
@@ -188,20 +187,6 @@ def update_policy(
     made = len(results) - sum(result["update/skipped"] for result in results)
     unknown = {f"update/{name}": None for name in UPDATE_MEASURES}
     return {**unknown, **means, "update/optimizer_steps": made, "rows": float(rows_total)}
-
-
-def refuse_all_errors(trajectories: Sequence[Trajectory]) -> None:
-    """A step of nothing but failures teaches nothing and will be followed by another: stop, with the cause."""
-    if trajectories and not any(trajectory.turns or trajectory.is_error for trajectory in trajectories):
-        needed = len(trajectories[0].question_ids)
-        raise UserError(
-            f"no rollout of the step had room for a single turn: the question alone has {needed} tokens; raise "
-            "limits.max_context_tokens or shorten the questions"
-        )
-    if trajectories and all(trajectory.is_error for trajectory in trajectories):
-        first = trajectories[0]
-        cause = first.error or next((turn.tool_error for turn in first.turns if turn.tool_error), "unknown")
-        raise UserError(f"all {len(trajectories)} rollouts of the step failed; the first: {cause}")
 
 
 class Clock:
