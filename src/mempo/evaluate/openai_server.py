@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
 from mempo.errors import UserError
-from mempo.evaluate.openai_capabilities import PROBE_TEXT, Capabilities, find_model, probe
+from mempo.evaluate.openai_capabilities import PROBE_TEXT, Capabilities, find_model, probe, with_seeds
 from mempo.evaluate.openai_client import OpenAIClient
 from mempo.evaluate.openai_sampler import OpenAISampler
 from mempo.evaluate.openai_settings import ServerSettings
@@ -47,7 +47,7 @@ def open_server(
         codec = open_tokenizer(settings)
         own_tokens = settings.tokenizer == BYTES
         prompt_ids = None if own_tokens else tuple(codec.tokenizer(PROBE_TEXT).input_ids)
-        capabilities = probe(client, model, prompt_ids, window)
+        capabilities = with_seeds(client, probe(client, model, prompt_ids, window))
     except BaseException:
         client.close()
         raise
