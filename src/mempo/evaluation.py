@@ -39,8 +39,8 @@ from mempo.tokens import Codec
 @dataclass(frozen=True)
 class Opened:
     """A policy as far as it is known before its weights are loaded. `load` gives the sampler, and a scorer where there
-    can be one; `record` says what a server can do and what it was asked (empty: there is none); `notes` what stands below
-    the table; `close` is called at the end."""
+    can be one; `record` says what a server can do and what it was asked (empty: there is none); `notes` what stands
+    below the table; `close` is called at the end."""
 
     codec: Codec
     prompt: PromptSettings

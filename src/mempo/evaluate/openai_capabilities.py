@@ -174,8 +174,8 @@ def capability_notes(record: Mapping[str, Any]) -> list[str]:
     if record.get("seeds_differ") is not False:
         return []
     return [
-        f"{record.get('model')}: samples at temperature 1 did not differ with the seed, so several rollouts of a question "
-        "are one and the same"
+        f"{record.get('model')}: samples at temperature 1 did not differ with the seed, so several rollouts of a "
+        "question are one and the same"
     ]
 
 
