@@ -40,8 +40,8 @@ from mempo.tokens import Codec
 @dataclass(frozen=True)
 class Opened:
     """A policy as far as it is known before its weights are loaded. `load` gives the sampler, and a scorer where there
-    can be one; `record` says what a server can do and what it was asked (empty: there is none); `close` is called at
-    the end."""
+    can be one; `record` says what a server can do and what it was asked (empty: there is none); `notes` what stands
+    below the table; `close` is called at the end."""
 
     codec: Codec
     prompt: PromptSettings
@@ -50,6 +50,7 @@ class Opened:
     load: Callable[[], tuple[Sampler, Scorer | None]]
     close: Callable[[], None] = field(default=lambda: None)
     record: Callable[[], dict[str, Any]] = field(default=dict)
+    notes: Callable[[], list[str]] = field(default=list)
 
 
 def evaluate_model(
@@ -121,7 +122,8 @@ def _local(config: Config, model_path: str) -> Opened:
 
 
 def _served(config: Config, console: Console) -> Opened:
-    from mempo.evaluate.openai_server import open_server  # its libraries are for those who use it
+    from mempo.evaluate.openai_capabilities import capability_notes  # its libraries are for those who use it
+    from mempo.evaluate.openai_server import open_server
 
     if config.server is None:
         raise UserError("no server is named; set server.url, or use --server")
@@ -135,6 +137,7 @@ def _served(config: Config, console: Console) -> Opened:
         load=lambda: (opened.sampler, None),
         close=opened.sampler.close,
         record=lambda: {"capabilities": capabilities.as_record(), "counts": opened.sampler.counts()},
+        notes=lambda: capability_notes(capabilities.as_record()),
     )
 
 
@@ -228,7 +231,10 @@ def _evaluate(
                 score_missing_notes(folder, spec, setup, questions)
         finally:
             _record(folder, opened)  # also of a server that is given up
-        return _report(folder, [spec.file_name for spec in specs], config, console)
+        measures = _report(folder, [spec.file_name for spec in specs], config, console)
+        for note in opened.notes():
+            console.print(note, highlight=False, markup=False, soft_wrap=True)
+        return measures
 
 
 def _record(folder: EvalFolder, opened: Opened) -> None:

@@ -109,7 +109,7 @@ def test_special_tokens_spelt_out_are_text() -> None:
         (b'{"choices": [{"text": "\xff\xfe"}]}', "not JSON"),
         (b'\xef\xbb\xbf{"choices": []}', "not JSON|choices"),
         (b"[" * 100_000, "not JSON"),
-        (json.dumps(choice(None)).encode(), "no text"),
+        (json.dumps(choice(7)).encode(), "no text"),
         (json.dumps(choice("x", finish_reason={"a": 1})).encode(), "was ended by"),
         (b'{"error": "overloaded"}', "no choices"),
         (b'{"choices": [{"text": "a"}, {"text": "b"}]}', "2 choices"),

@@ -218,7 +218,7 @@ def test_a_turn_can_be_made_to_begin_with_a_note(family: Family) -> None:
         lambda: reply({"error": "too long"}, 400),
         lambda: reply({"error": "oops"}, 500),
         lambda: reply({"choices": []}),
-        lambda: reply({"choices": [{"text": None, "finish_reason": "stop"}]}),
+        lambda: reply({"choices": [{"text": 5, "finish_reason": "stop"}]}),
         lambda: raw(b"<html>"),
         lambda: raw(b'{"choices": [{"text": "\xff"}]}'),
         broken_off,

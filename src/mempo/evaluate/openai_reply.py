@@ -57,7 +57,7 @@ def read_reply(body: Mapping[str, Any], api: Api) -> ServerReply:
         raise ValueError(f"the reply has {found}; one was asked for")
     choice = choices[0]
     finish = _finish_reason(choice)
-    text = _chat_text(choice, finish) if api == "chat" else _text(choice, "text", finish)
+    text = (_chat_text if api == "chat" else _completion_text)(choice, finish)
     shape, texts, values, entry_ids = _logprobs(choice.get("logprobs"))
     named, field, token = _stop_reason({**body, **choice})
     usage = body.get("usage")
@@ -86,28 +86,28 @@ def _finish_reason(choice: Mapping[str, Any]) -> str | None:
     return "length" if finish.lower() in LENGTHS else finish.lower()
 
 
+def _completion_text(choice: Mapping[str, Any], finish: str | None) -> str:
+    text = choice.get("text")
+    if text is None and ("text" in choice or (finish is not None and "message" not in choice)):
+        return ""  # some servers leave out what is empty
+    if not isinstance(text, str):
+        raise ValueError(f"the choice has no text but {type(text).__name__}")
+    return text
+
+
 def _chat_text(choice: Mapping[str, Any], finish: str | None) -> str:
     """The content alone: what a server took out as reasoning was not written in our language."""
-    message = choice.get("message", choice)
-    if message is None:
+    message = choice.get("message")
+    if message is None and ("message" in choice or (finish is not None and "text" not in choice)):
         return ""
-    if not isinstance(message, dict) or (message is choice and (finish is None or "text" in choice)):
+    if not isinstance(message, dict):
         raise ValueError("the choice has no message")
-    return _text(message, "content", finish if message is choice else "stop")
-
-
-def _text(holder: Mapping[str, Any], name: str, finish: str | None) -> str:
-    """The text of a field, which servers leave out or send as null where there is none."""
-    value = holder.get(name)
-    if value is None and (name in holder or (finish is not None and "message" not in holder)):
-        return ""
-    if isinstance(value, dict):
-        value = [value]
-    if isinstance(value, list) and name == "content":
-        return "".join(map(_part, value))
-    if not isinstance(value, str):
-        raise ValueError(f"the choice has no text but {type(value).__name__}")
-    return value
+    content = message.get("content")
+    if isinstance(content, list | dict):
+        return "".join(map(_part, content if isinstance(content, list) else [content]))
+    if not isinstance(content, str | None):
+        raise ValueError(f"the message has no text but {type(content).__name__}")
+    return content or ""
 
 
 def _part(part: Any) -> str:

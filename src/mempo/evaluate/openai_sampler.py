@@ -158,7 +158,7 @@ class OpenAISampler:
         """Whether the reply has reached its token limit, or the model's window. Where the server does not count, the
         tokens of its text are counted here; a stop string that was removed would have to fit in as well."""
         told, window = reply.completion_tokens, self.capabilities.window_tokens
-        if told is None:
+        if not told:
             stop = inferred_stop(reply.text, sampling.stop) or ""
             whole = encode_reply(self._codec, completed(reply.text, stop), sampling.stop)
             return len(whole) > sampling.max_new_tokens

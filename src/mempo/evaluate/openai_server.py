@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFas
 from mempo.config.rollout import PromptSettings
 from mempo.config.server import ServerSettings
 from mempo.errors import UserError
-from mempo.evaluate.openai_capabilities import PROBE_TEXT, Capabilities, find_model, probe
+from mempo.evaluate.openai_capabilities import PROBE_TEXT, Capabilities, find_model, probe, with_seeds
 from mempo.evaluate.openai_client import OpenAIClient
 from mempo.evaluate.openai_sampler import OpenAISampler
 from mempo.tokens import Codec
@@ -47,7 +47,7 @@ def open_server(
         codec = open_tokenizer(settings)
         own_tokens = settings.tokenizer == BYTES
         prompt_ids = None if own_tokens else tuple(codec.tokenizer(PROBE_TEXT).input_ids)
-        capabilities = probe(client, model, prompt_ids, window)
+        capabilities = with_seeds(client, probe(client, model, prompt_ids, window))
     except BaseException:
         client.close()
         raise
