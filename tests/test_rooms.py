@@ -26,6 +26,7 @@ FLOORS: list[list[str]] = [
         "whole",
     ],
     [
+        "token_bytes",
         "tokens",
         "render",
         "context",
