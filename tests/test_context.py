@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 
 import pytest
+from tokenizers import Tokenizer, normalizers
 
 from mempo.agent import read_turn
 from mempo.config.rollout import is_known_context
 from mempo.context import make_context
 from mempo.errors import ConfigError
-from mempo.interfaces import Context, ToolResult
+from mempo.interfaces import Context, Generation, ToolResult
 from mempo.render import TRUNCATED_MARK
 from mempo.tokens import Codec
-from mempo.trajectory import Turn, rows_of
+from mempo.trajectory import GenerationStop, Turn, rows_of
 from tests.test_trajectory import make_trajectory
-from tests.tiny import FAMILIES, make_agent, make_codec, said
+from tests.tiny import FAMILIES, make_agent, make_codec, said, unigram
 
 TEXTS = [
     "<think>first</think><search>capital of France</search>",
@@ -145,6 +147,86 @@ def test_a_note_and_an_action_are_the_sampled_ids_but_for_tokens_that_straddle_a
         assert len(ids) <= len(middle) + 4
         running = codec.decode(behind + ids).removeprefix(codec.decode(behind))
         assert running == decoded.text[element.start : element.end]
+
+
+STRANGE = [
+    "＜",
+    "＜mem＞",
+    "＜/mem＞",
+    "é",
+    "東",
+    "<unk>",
+    "１９",
+    "ﬁ",
+    " ",
+    "  ",
+    "a",
+    "Paris",
+    ">",
+    "<",
+    "\n",
+    "\ufffd",
+]
+
+
+def nfkc() -> Tokenizer:
+    """A vocabulary whose texts are normalised: what is encoded again from `＜mem＞` would read `<mem>`."""
+    t = unigram()
+    t.normalizer = normalizers.NFKC()
+    return t
+
+
+@pytest.mark.parametrize("tags", ["none", "added", "special"])
+@pytest.mark.parametrize("family", [*sorted(FAMILIES), "nfkc"])
+def test_full_width_letters_unknown_tokens_and_halves_of_letters_stay_as_sampled(
+    family: str, tags: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tokens inside an element are copied whatever they are; only the space some tokens begin with may stand before
+    its tag."""
+    monkeypatch.setitem(FAMILIES, "nfkc", nfkc)
+    codec = make_codec(family, tags, **({} if family == "byte_bpe" else {"unk_token": "<unk>"}))
+    agent, behind, rng = make_agent(codec), codec.encode_outside("a"), random.Random(f"{family} {tags}")
+    unknown = codec.tokenizer.unk_token_id
+    halves = [i for i in range(codec.size) if "\ufffd" in codec.piece(i)]
+
+    def strange(most: int) -> tuple[int, ...]:
+        ids: tuple[int, ...] = ()
+        for _ in range(rng.randrange(most + 1)):
+            kind = rng.random()
+            if kind < 0.15 and halves:
+                ids += (rng.choice(halves),)
+            elif kind < 0.3 and unknown is not None:
+                ids += (unknown,)
+            elif kind < 0.5:
+                ids += (rng.randrange(codec.size),)
+            else:
+                ids += codec.encode_trusted(rng.choice(STRANGE))
+        return ids
+
+    def text(most: int) -> str:
+        return "".join(rng.choice(STRANGE) for _ in range(rng.randrange(most + 1)))
+
+    checked = 0
+    for case in range(300):
+        ids: tuple[int, ...] = ()
+        if case % 2:
+            for tag in ("mem", "think", "search"):
+                ids += strange(1) + codec.encode_trusted(f"<{tag}>") + strange(4) + codec.encode_trusted(f"</{tag}>")
+        else:
+            ids = codec.encode_trusted(f"{text(1)}<mem>{text(4)}</mem>{text(1)}<search>{text(4)}</search>{text(1)}")
+        turn = read_turn(agent, 1, (1,), (), Generation(ids, (0.0,) * len(ids), GenerationStop.EOS), 1.0)
+        decoded = codec.decode_spans(ids)
+        for copied, element in ((turn.note_ids, turn.parsed.note), (turn.action_ids, turn.parsed.action_element)):
+            if copied is None or element is None:
+                continue
+            checked += 1
+            places = zip(decoded.starts, decoded.starts[1:], strict=False)
+            inside = [k for k, (a, b) in enumerate(places) if element.start <= a < b <= element.end]
+            middle = ids[inside[0] : inside[-1] + 1]
+            assert any(copied[k : k + len(middle)] == middle for k in range(len(copied)))
+            running = codec.decode(behind + copied).removeprefix(codec.decode(behind))
+            assert running.lstrip(" ") == decoded.text[element.start : element.end]
+    assert checked > 200
 
 
 # --- rows ----------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ FLOORS: list[list[str]] = [
         "whole",
     ],
     [
+        "token_bytes",
         "tokens",
         "render",
         "context",

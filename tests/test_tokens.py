@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from mempo.errors import UserError
 from mempo.tokens import Codec, Decoded, common_prefix
@@ -320,3 +321,47 @@ def test_no_state_of_the_tokenizer_is_changed() -> None:
     codec.encode_outside("<eos>")
     codec.decode_spans(codec.encode_trusted(TURN))
     assert json.loads(fast.backend_tokenizer.to_str()) == before
+
+
+def letters_of(data: bytes) -> list[int]:
+    """The letter that each byte belongs to; of broken ones the longest beginning of a letter is one together."""
+    owner: list[int] = []
+    while len(owner) < len(data):
+        rest = data[len(owner) :]
+        sizes = [n for n in range(1, min(4, len(rest)) + 1) if len(rest[:n].decode(errors="replace")) == 1]
+        whole = [n for n in sizes if rest[:n].decode(errors="ignore")]
+        size = whole[0] if whole else sizes[-1]
+        owner += [owner[-1] + 1 if owner else 0] * size
+    return owner
+
+
+@pytest.mark.parametrize("tags", TAGS)
+def test_where_tokens_of_broken_and_shared_letters_start(tags: str) -> None:
+    """A token starts at the letter its first byte belongs to; an edge is where that byte begins the letter."""
+    codec = make_codec("byte_bpe", tags)
+    library, rng = codec.tokenizer.backend_tokenizer, random.Random(1)
+    alphabet = {letter: byte for byte, letter in bytes_to_unicode().items()}
+    halves = [i for i in range(codec.size) if "\ufffd" in codec.piece(i)]
+    for _ in range(2000):
+        picked = [rng.choice(halves) if rng.random() < 0.7 else rng.randrange(codec.size) for _ in range(8)]
+        ids = [*picked, *codec.encode_outside(rng.choice(["＜mem＞", "東é", "\ufffd", "x"]))]
+        tokens = [bytes(alphabet[letter] for letter in library.id_to_token(i)) for i in ids]
+        owner = letters_of(b"".join(tokens))
+        firsts = [sum(map(len, tokens[:k])) for k in range(len(tokens))]
+        decoded = codec.decode_spans(ids)
+        assert decoded.text == library.decode(ids, skip_special_tokens=False)
+        assert decoded.starts == (*(owner[first] for first in firsts), len(decoded.text))
+        edges = {owner[first] for first in firsts if first == 0 or owner[first - 1] != owner[first]}
+        assert decoded.edges == edges | {len(decoded.text)}
+
+
+def test_every_byte_token_of_a_broken_run_is_one_broken_letter() -> None:
+    """Where byte tokens write unknown letters, the library gives up a whole run of them when any of it is broken."""
+    codec = make_codec("byte_fallback")
+    half = codec.encode_outside("x東")[-3:-1]  # two bytes of three
+    letter = codec.encode_trusted("<mem>")[-1:]
+    ids = (*codec.encode_trusted("<mem>"), *half, *letter)
+    decoded = codec.decode_spans(ids)
+    behind = decoded.text.index("\ufffd")
+    assert decoded.text[behind:] == "\ufffd\ufffd" + codec.piece(letter[0])
+    assert decoded.starts[-4:-1] == (behind, behind + 1, behind + 2)

@@ -231,33 +231,24 @@ def read_turn(
 def span_ids(
     codec: Codec, decoded: Decoded, own_ids: tuple[int, ...], element: Element | None
 ) -> tuple[int, ...] | None:
-    """The ids of a tag pair in a rebuilt context: copied. A token that straddles an edge (`><`) gives way to ids of its
-    part inside; where there are none that read the same, the whole pair is encoded from its text."""
+    """The ids of a tag pair in a rebuilt context: copied, unknown tokens and half letters too.
+
+    A token that straddles an edge (`><`) gives way to ids of its part inside; one that only adds white space before the
+    tag stays. Where no ids read the same, the whole pair is encoded from its text."""
     if element is None:
         return None
     start, end = element.start, element.end
-    if span := decoded.tokens_of(start, end):
+    inside = [char for char in (decoded.edge_from(start), decoded.edge_to(end)) if char is not None]
+    if len(inside) == 2 and start <= inside[0] < inside[1] <= end and (span := decoded.tokens_of(*inside)):
         first, stop = span
-        before = after = ()
-        if not decoded.is_token_edge(start):
-            before = _part_ids(codec, decoded, first - 1, start, end)
-        if not decoded.is_token_edge(end):
-            stop -= 1
-            after = _part_ids(codec, decoded, stop, start, end)
+        before = codec.part_ids(decoded.text[start : inside[0]])
+        if before is None and first and not decoded.text[decoded.starts[first - 1] : start].strip():
+            before = own_ids[first - 1 : first]
+        after = codec.part_ids(decoded.text[inside[1] : end])
         if before is not None and after is not None:
             return before + own_ids[first:stop] + after
     tags = opening(element.tag), closing(element.tag)
     return codec.mixed_ids([(tags[0], True), (element.inner(decoded.text), False), (tags[1], True)])
-
-
-def _part_ids(codec: Codec, decoded: Decoded, token: int, start: int, end: int) -> tuple[int, ...] | None:
-    """Ids for the characters `[start, end)` of one token; None where no ids stand for them alone."""
-    first, last = decoded.starts[token], decoded.starts[token + 1]
-    if not (decoded.is_token_edge(first) and decoded.is_token_edge(last)):
-        return None  # it shares a letter with its neighbour
-    part = decoded.text[max(first, start) : min(last, end)]
-    ids = codec.encode_outside(part)
-    return ids if "".join([codec.piece(i) for i in ids]) == part else None
 
 
 async def answer_action(agent: Agent, tools: Mapping[str, Tool], parsed: ParsedTurn) -> ToolResult:

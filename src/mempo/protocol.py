@@ -13,6 +13,7 @@ string gives a `ParsedTurn`, and what went wrong is a value, never an exception.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -25,6 +26,7 @@ TAGS = ("mem", "think", "search", "access", "answer", "tool_response")
 ACTION_TAGS = ("search", "access", "answer")
 _RANK = {"mem": 0, "think": 1}  # actions come last
 _ACTION_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_INK = re.compile(r"\S")
 
 
 def opening(tag: str) -> str:
@@ -119,6 +121,10 @@ class Element:
     def inner(self, text: str) -> str:
         return text[self.inner_start : self.inner_end]
 
+    def is_blank(self, text: str) -> bool:
+        """Whether there is nothing but white space inside. Copies nothing: for nested tags that is quadratic."""
+        return _INK.search(text, self.inner_start, self.inner_end) is None
+
 
 @dataclass(frozen=True)
 class Action:
@@ -172,21 +178,24 @@ def scan(text: str, actions: tuple[str, ...] = ()) -> Scan:
     """
     elements: list[Element] = []
     stack: list[tuple[str, int, int]] = []
+    open_tags: Counter[str] = Counter()  # of the stack: a closing tag that closes nothing must not search all of it
     orphans = 0
     for match in _tag_pattern(actions).finditer(text):
         is_closing, tag = match.group(1) == "/", match.group(2)
         if not is_closing:
             stack.append((tag, match.start(), match.end()))
+            open_tags[tag] += 1
             continue
-        depth = next((i for i in range(len(stack) - 1, -1, -1) if stack[i][0] == tag), None)
-        if depth is None:
+        if not open_tags[tag]:
             orphans += 1
             continue
-        for i in range(len(stack) - 1, depth, -1):
+        closed = False
+        while not closed:
             name, start, inner = stack.pop()
-            elements.append(Element(name, start, inner, match.start(), match.start(), False, i))
-        name, start, inner = stack.pop()
-        elements.append(Element(name, start, inner, match.start(), match.end(), True, depth))
+            open_tags[name] -= 1
+            closed = name == tag
+            end = match.end() if closed else match.start()
+            elements.append(Element(name, start, inner, match.start(), end, closed, len(stack)))
     for i in range(len(stack) - 1, -1, -1):
         name, start, inner = stack[i]
         elements.append(Element(name, start, inner, len(text), len(text), False, i))
@@ -244,7 +253,7 @@ def clean(s: Scan, turn_index: int, grammar: TurnGrammar) -> bool:
     # Piece by piece: `</me` and `m>` on either side of a tag are no closing tag together.
     written = [piece for piece in outside if piece and not piece.isspace()]
     stray = any(_tag_pattern(grammar.actions).sub("", piece).strip() for piece in written)
-    empty = any(e.closed and not e.inner(s.text).strip() for e in s.elements)
+    empty = any(e.closed and e.is_blank(s.text) for e in s.elements)
     return not stray and not empty and all(e.tag != "tool_response" for e in s.elements)
 
 
@@ -310,7 +319,7 @@ def _find_note(s: Scan, truncated: bool) -> tuple[Element | None, NoteStatus]:
     """The first closed top-level note that is not blank; else why there is none."""
     notes = [e for e in s.elements if e.tag == "mem" and e.depth == 0]
     for note in notes:
-        if note.closed and note.inner(s.text).strip():
+        if note.closed and not note.is_blank(s.text):
             return note, NoteStatus.OK
     if any(note.closed for note in notes):
         return None, NoteStatus.EMPTY

@@ -20,12 +20,11 @@ from typing import Any
 from tokenizers import Tokenizer, decoders
 
 from mempo.errors import UserError
+from mempo.token_bytes import BROKEN, byte_level_starts, fallback_starts
 from mempo.trajectory import Span
 
 _KEPT_TEXTS, _KEPT_CHARS = 2048, 4096
 """Passages come again: to other rollouts of a question, other agents, later turns. A few megabytes of them are kept."""
-_BROKEN = "\ufffd"
-"""Stands in a text for bytes that are no whole letter."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,14 @@ class Decoded:
 
     def is_token_edge(self, char: int) -> bool:
         return char in self.edges
+
+    def edge_from(self, char: int) -> int | None:
+        """The first edge at or behind a character."""
+        return next((edge for edge in range(char, len(self.text) + 1) if edge in self.edges), None)
+
+    def edge_to(self, char: int) -> int | None:
+        """The last edge at or before a character."""
+        return next((edge for edge in range(char, -1, -1) if edge in self.edges), None)
 
 
 class Codec:
@@ -197,7 +204,7 @@ class Codec:
         if self._joins:
             known = self._pieces
             text = "".join([(known.get(i) or self._piece(i))[0] for i in ids])
-            if _BROKEN not in text:
+            if BROKEN not in text:
                 return text
         return self._decode(ids)
 
@@ -210,6 +217,16 @@ class Codec:
         Bytes that are no whole character come out as U+FFFD: good for a quick look, never for exact offsets.
         """
         return (self._pieces.get(token_id) or self._piece(token_id))[0 if first else 1]
+
+    def part_ids(self, part: str) -> tuple[int, ...] | None:
+        """Ids that read as this part of a running text, for the few characters at an edge where a token was cut in two.
+        None where the vocabulary has none."""
+        letters = [self._trusted.token_to_id(letter) for letter in part]
+        for ids in (self.encode_outside(part), letters):
+            known = [i for i in ids if i is not None and i not in self.added_ids]
+            if len(known) == len(ids) and "".join([self.piece(i) for i in known]) == part:
+                return tuple(known)
+        return None
 
     def _piece(self, token_id: int) -> tuple[str, str]:
         """At the very beginning, and behind another token."""
@@ -229,13 +246,22 @@ class Codec:
         known = self._pieces
         pieces = [(known.get(i) or self._piece(i))[1] for i in ids]
         pieces[:1] = [self.piece(i, first=True) for i in ids[:1]]
-        if "".join(pieces) == text and _BROKEN not in text:
+        if "".join(pieces) == text and BROKEN not in text:
             starts = tuple(accumulate(map(len, pieces), initial=0))
             return Decoded(text, starts, frozenset(starts))
-        return self._decoded_by_prefixes(ids, text)
+        return self._decoded_by_bytes(ids, text) or self._decoded_by_prefixes(ids, text)
+
+    def _decoded_by_bytes(self, ids: Sequence[int], text: str) -> Decoded | None:
+        """Where letters are broken or shared among tokens; None where the tokens' bytes do not explain the text."""
+        tokens = [self._trusted.id_to_token(i) or "" for i in ids]
+        if self._joins:
+            found, starts, edges = byte_level_starts(tokens)
+        else:
+            found, starts, edges = fallback_starts(tokens, lambda k: self.piece(ids[k], first=not k))
+        return Decoded(text, (*starts, len(text)), frozenset(edges)) if found == text else None
 
     def _decoded_by_prefixes(self, ids: Sequence[int], text: str) -> Decoded:
-        """Exact and slow: decode growing prefixes and see how far each agrees with the whole text."""
+        """Exact for any tokenizer, and quadratic: decode growing prefixes, see how far each agrees with the whole."""
         starts, edges = [0], {0, len(text)}
         for n in range(1, len(ids)):
             prefix = self.decode(ids[:n])
