@@ -6,12 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from mempo.config.server import ServerSettings
 
 from mempo.agent import Job, run_rollouts
 from mempo.evaluate.openai_capabilities import Capabilities
 from mempo.evaluate.openai_client import OpenAIClient
 from mempo.evaluate.openai_sampler import OpenAISampler
-from mempo.evaluate.openai_settings import ServerSettings
 from mempo.evaluate.runner import EvalSetup, facts_of
 from mempo.evaluate.summary import summarise
 from mempo.interfaces import Generation, SamplingParams
