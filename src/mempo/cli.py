@@ -101,11 +101,10 @@ def evaluate(
 ) -> None:
     """Evaluate a policy, as one or several agents: how good, at what cost in tokens, with which notes."""
     from mempo.config import resolve
+    from mempo.config.overrides import source_and_overrides
     from mempo.evaluation import default_out, evaluate_model, evaluate_server, final_model
 
-    settings = list(overrides or ())
-    if model is not None and "=" in model and not Path(model).exists():
-        settings, model = [model, *settings], None  # the first of the settings, where no model is named
+    model, settings = source_and_overrides(model, overrides)
     if model is None and server is None and config is None:
         raise UserError("nothing to evaluate is named: give a run folder, a model with --config, or --server")
     folder = Path(model) if model is not None else None
@@ -216,6 +215,7 @@ def _whole_numbers(option: str, text: str) -> tuple[int, ...]:
 @app.command()
 def diagnose(
     run: Annotated[Path, typer.Argument(help="A run folder.", show_default=False)],
+    overrides: Overrides = None,
     step: Annotated[
         str, typer.Option("--step", help="Whose rollouts: last, a saved RL step, or evaluation-final.")
     ] = "last",
@@ -237,7 +237,7 @@ def diagnose(
     if steps != "all" and not (steps.isascii() and steps.isdigit() and int(steps) > 0):
         raise UserError(f"--steps {steps!r} is neither all nor a number from 1")
     count = None if steps == "all" else int(steps)
-    report = run_diagnosis(run, DiagnoseOptions(step, count, not no_model, notes, out))
+    report = run_diagnosis(run, DiagnoseOptions(step, count, not no_model, notes, out, tuple(overrides or ())))
     if as_json:
         typer.echo(dump(report))
         return
@@ -253,8 +253,9 @@ def show_config(
 ) -> None:
     """Print the resolved configuration, and where each value came from."""
     from mempo.config import dump_with_origins, resolve
+    from mempo.config.overrides import source_and_overrides
 
-    typer.echo(dump_with_origins(resolve(source, overrides or ())), nl=False)
+    typer.echo(dump_with_origins(resolve(*source_and_overrides(source, overrides))), nl=False)
 
 
 @app.command()
@@ -296,13 +297,16 @@ def serve(
     ] = None,
 ) -> None:
     """Answer /retrieve and /access over HTTP, until SIGTERM. A token is read from MEMPO_RETRIEVAL_TOKEN."""
-    from mempo.retrieval.service_run import parse_settings
+    from mempo.config.overrides import settings_from
+    from mempo.config.retrieval import ServiceSettings
+
+    settings = settings_from(ServiceSettings, limits or ())
     from mempo.retrieval.service_run import serve as run_service
 
     def say(line: str) -> None:
         typer.echo(line, err=True)
 
-    run_service(index, host, port, workers, threads, parse_settings(limits or ()), say)
+    run_service(index, host, port, workers, threads, settings, say)
 
 
 @world_app.command("atlas")

@@ -40,13 +40,15 @@ _EVALUATIONS = ("evaluation-start", "evaluation-final")
 class DiagnoseOptions:
     """`step`: `last`, the number of a saved RL step, or the name of an evaluation's rollouts (`evaluation-final`).
     `steps`: of how many saved steps, spread evenly, curves of notes are drawn; None: all. `use_model`: ask the policy
-    about at most `notes` notes. `out` None: `diagnosis/` in the run."""
+    about at most `notes` notes. `out` None: `diagnosis/` in the run. `overrides`: `key=value` over the run's own
+    configuration."""
 
     step: str = "last"
     steps: int | None = 8
     use_model: bool = True
     notes: int = 256
     out: Path | None = None
+    overrides: tuple[str, ...] = ()
 
 
 def diagnose(run: Path, options: DiagnoseOptions | None = None) -> dict[str, Any]:
@@ -58,7 +60,7 @@ def diagnose(run: Path, options: DiagnoseOptions | None = None) -> dict[str, Any
     options = options or DiagnoseOptions()
     if not (run / "config.yaml").is_file():
         raise UserError(f"{run} is no run folder (no config.yaml); give the output folder of mempo train")
-    config = resolve(str(run)).config
+    config = resolve(str(run), options.overrides).config
     name = _chosen(run, options.step)
     model = _model(run, config)
     codec = load_codec(str(model))

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
 from rich.console import Console
 
-from mempo.config import Config, resolve
+from mempo.config import Config, resolve, settings_from
 from mempo.config.rewards import OutcomeSettings
-from mempo.errors import UserError, nearest
+from mempo.config.server import JudgeSettings
+from mempo.errors import ConfigError, UserError, nearest
 from mempo.evaluate.breakdown import breakdowns
 from mempo.evaluate.compare import Entry, Report, compare
 from mempo.evaluate.export import FORMATS
@@ -61,14 +61,12 @@ def config_of(path: Path, overrides: Sequence[str] = ()) -> Config:
     return resolve(str(path) if has_own else None, overrides).config
 
 
-def judge_settings(url: str, model: str | None) -> Any:
+def judge_settings(url: str, model: str | None) -> JudgeSettings:
     """A judge behind a server. Raises UserError: no address of a server."""
-    from mempo.config.server import JudgeSettings, ServerSettings
-
     try:
-        return JudgeSettings(server=ServerSettings(url=url, model=model))
-    except ValidationError as error:
-        raise UserError(f"--judge: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+        return settings_from(JudgeSettings, (), {"server": {"url": url, "model": model}})
+    except ConfigError as error:
+        raise UserError(f"--judge: {error}") from None
 
 
 @collector_at_rest()

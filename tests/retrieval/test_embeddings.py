@@ -132,7 +132,7 @@ def test_vectors_that_are_none_are_refused(tmp_path: Path, corpus: Corpus, monke
 def test_a_full_disk_is_said_before_encoding(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = HashEncoder(dimension=64)
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 100})())
-    with pytest.raises(UserError, match=r"vectors of 25 documents take .* 0\.0 GiB free; .*--cache"):
+    with pytest.raises(UserError, match=r"vectors of 25 documents take .* 0\.0 GiB free; .*cache="):
         embed_corpus(corpus, encoder, tmp_path)
     assert encoder.encoded == 0
 

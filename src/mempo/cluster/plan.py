@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import yaml
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -17,7 +15,6 @@ from mempo.cluster.plan_model import DecoderShape, shape_of
 from mempo.cluster.plan_time import Times, replicas, times_of
 from mempo.cluster.plan_tokens import StepTokens, step_tokens
 from mempo.config.plan import PlanSettings
-from mempo.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -62,24 +59,6 @@ def make_plan(s: PlanSettings) -> Plan:
         replica_bytes=index_bytes(s.index, s.documents, s.dimension),
     )
     return Plan(s, shape, tokens, memory, times, service)
-
-
-def parse_assumptions(overrides: Sequence[str]) -> dict[str, Any]:
-    """Settings from `key=value`.
-
-    Raises:
-        UserError: no `=`, or a value that cannot be read.
-    """
-    found = {}
-    for override in overrides:
-        key, equals, value = override.partition("=")
-        if not equals:
-            raise UserError(f"{override!r} sets nothing; write key=value, for example gpu_tflops=989")
-        try:
-            found[key.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise UserError(f"{override!r}: {value!r} cannot be read") from None
-    return found
 
 
 # --- what is printed -----------------------------------------------------------------------------------------------

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-from pydantic import ValidationError
 
 from mempo.config import Config
 from mempo.config.cluster import ClusterSettings
+from mempo.config.overrides import settings_from
 from mempo.config.plan import PlanSettings
-from mempo.errors import UserError
+from mempo.errors import ConfigError
 
 _NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def plan_settings(given: Mapping[str, Any]) -> PlanSettings:
-    """Checked settings.
+def plan_settings(given: Mapping[str, Any], overrides: Sequence[str] = ()) -> PlanSettings:
+    """Checked settings: what is `given`, and `key=value` over it.
 
     Raises:
-        UserError: no model, an unknown key or a value that cannot be.
+        ConfigError: no model, an unknown key or a value that cannot be.
     """
-    if not given.get("model"):
-        raise UserError("no model is named; give --model, or a configuration with model.path")
-    try:
-        return PlanSettings.model_validate(dict(given))
-    except ValidationError as error:
-        told = [
-            f"{'.'.join(map(str, problem['loc'])) or 'plan'}: {problem['msg'].removeprefix('Value error, ')}"
-            for problem in error.errors()
-        ]
-        raise UserError("; ".join(told)) from error
+    if not given.get("model") and not any(override.startswith("model=") for override in overrides):
+        raise ConfigError("no model is named; give model=Qwen2.5-7B, or a configuration with model.path")
+    return settings_from(PlanSettings, overrides, given)
 
 
 def settings_of_config(config: Config) -> dict[str, Any]:

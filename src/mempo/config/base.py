@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -22,6 +22,14 @@ class Settings(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True, allow_inf_nan=False
     )
+
+    short_forms: ClassVar[Mapping[str, str]] = {}
+    """Sections that a text alone may stand for, and the key of theirs that it means."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _write_out_short_forms(cls, data: Any) -> Any:
+        return long_form(cls, data) if isinstance(data, Mapping) else data
 
     @model_validator(mode="before")
     @classmethod
@@ -53,6 +61,14 @@ class Settings(BaseModel):
         if sentence := unused(self):
             raise ValueError(sentence)
         return self
+
+
+def long_form(kind: type[Settings], layer: Mapping[str, Any]) -> dict[str, Any]:
+    """`reward: module:function` written out, so that it meets the other keys of `reward` and replaces none of them."""
+    short = kind.short_forms
+    return {
+        key: {short[key]: value} if key in short and isinstance(value, str) else value for key, value in layer.items()
+    }
 
 
 def leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from mempo.config.base import Settings
+from mempo.config.base import Settings, long_form
 from mempo.config.explain import explain
 from mempo.config.yaml_text import load_yaml
 from mempo.errors import ConfigError
@@ -34,6 +35,14 @@ def parse_override(text: str) -> dict[str, Any]:
     return parsed
 
 
+def source_and_overrides(source: str | None, overrides: Sequence[str] | None) -> tuple[str | None, list[str]]:
+    """What a command was given: where no source is named, the first of the settings stands in its place."""
+    found = list(overrides or ())
+    if source is not None and "=" in source and not Path(source).exists():
+        return None, [source, *found]
+    return source, found
+
+
 def merge(base: dict[str, Any], layer: Mapping[str, Any]) -> None:
     """Put `layer` over `base`, key by key; an empty mapping clears the key."""
     for key, value in layer.items():
@@ -50,9 +59,9 @@ def settings_from(kind: type[S], overrides: Sequence[str], given: Mapping[str, A
         ConfigError: an unknown key, or a value that cannot be.
     """
     merged: dict[str, Any] = {}
-    merge(merged, given or {})
+    merge(merged, long_form(kind, given or {}))
     for override in overrides:
-        merge(merged, parse_override(override))
+        merge(merged, long_form(kind, parse_override(override)))
     try:
         return kind.model_validate(merged)
     except ValidationError as error:

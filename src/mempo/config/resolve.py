@@ -14,13 +14,13 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from mempo.config.base import leaves
+from mempo.config.base import leaves, long_form
 from mempo.config.check import check
 from mempo.config.explain import explain
 from mempo.config.overrides import merge, parse_override
 from mempo.config.retired import without_retired
 from mempo.config.rewards import PRESETS
-from mempo.config.schema import Config, long_form
+from mempo.config.schema import Config
 from mempo.config.yaml_text import load_yaml
 from mempo.errors import ConfigError, nearest
 
@@ -68,7 +68,7 @@ def resolve(source: str | None, overrides: Sequence[str] = ()) -> Resolved:
     """
     layers = [] if source is None else _read_source(source)
     layers += [("command line", parse_override(override)) for override in overrides]
-    layers = [(origin, long_form(layer)) for origin, layer in layers]
+    layers = [(origin, long_form(Config, layer)) for origin, layer in layers]
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for origin, layer in layers:

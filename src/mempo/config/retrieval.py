@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -122,7 +122,9 @@ class DenseSettings(Settings):
 
 
 class BuildSettings(Settings):
-    """Which index. What vectors need is in `encoder` here and in DenseSettings."""
+    """Settings of `mempo index build`."""
+
+    short_forms: ClassVar = {"encoder": "path"}
 
     kind: Literal["bm25", "tantivy", "dense", "hybrid"] = "bm25"
     lexical: Literal["bm25", "tantivy"] = "bm25"
@@ -130,9 +132,19 @@ class BuildSettings(Settings):
     title_weight: int = Field(default=2, ge=0)
     """How often a word in the title counts; of lexical indexes."""
     encoder: EncoderSettings | None = None
+    """Makes the vectors of a dense or hybrid index. `encoder=minilm` alone is short for `encoder.path`."""
+    dense: DenseSettings = DenseSettings()
     faiss_file: Path | None = None
-    """A ready-made FAISS file of this corpus, instead of encoding it."""
+    """A ready-made FAISS file of this corpus, such as e5_Flat.index, instead of encoding it."""
+    cache: Path | None = None
+    """Where vectors are kept between builds. Default: `$MEMPO_CACHE`, or else `~/.cache/mempo`."""
     keep_embeddings: bool = True
     """Whether the vectors stay in the cache, for other factories and for a corpus built again."""
-    force: bool = False
-    """Build although the memory does not suffice, or although a ready-made file does not agree with the encoder."""
+
+    @model_validator(mode="after")
+    def _vectors_have_an_encoder(self) -> BuildSettings:
+        if self.kind in ("dense", "hybrid") and self.encoder is None:
+            raise ValueError(
+                f"an index of kind {self.kind!r} needs an encoder: its folder, a hub name or minilm (encoder=minilm)"
+            )
+        return self

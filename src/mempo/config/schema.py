@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import ClassVar
 
 from pydantic import Field, model_validator
 
@@ -21,6 +20,8 @@ from mempo.config.train import CreditSettings, RlSettings, SftSettings, ToySetti
 
 class Config(Settings):
     """Everything a run depends on."""
+
+    short_forms: ClassVar = {"reward": "score", "credit": "function", "memory": "preset"}
 
     output: str = Field(default="runs/run", min_length=1)
     """The run folder."""
@@ -49,11 +50,6 @@ class Config(Settings):
     cluster: ClusterSettings | None = None
     """A run of verl on GPU nodes (`mempo cluster launch`, docs/cluster.md) instead of one in this process."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _short_form(cls, data: Any) -> Any:
-        return long_form(data) if isinstance(data, Mapping) else data
-
     @model_validator(mode="after")
     def _length_limit_of_notes(self) -> Config:
         memory, limits = self.memory, self.limits
@@ -62,11 +58,3 @@ class Config(Settings):
             limited = memory.model_copy(update={"length_limit_tokens": limit})
             object.__setattr__(self, "memory", limited)  # frozen for everybody else
         return self
-
-
-def long_form(layer: Mapping[str, Any]) -> dict[str, Any]:
-    """`reward: module:function` written out, so that it meets the other keys of `reward` and replaces none of them."""
-    short = {"reward": "score", "credit": "function", "memory": "preset"}
-    return {
-        key: {short[key]: value} if key in short and isinstance(value, str) else value for key, value in layer.items()
-    }

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+_DENSE_OF_BUILD = ("dense.factory", "dense.metric", "dense.train_sample", "dense.seed", "dense.stored_as")
+_DENSE = (*_DENSE_OF_BUILD, "dense.nprobe", "dense.ef_search")
 _ONE_RESULT = ("memory", "last_turn", "generations", "window(1)")
 """Contexts that show the last tool result alone."""
 
@@ -79,6 +81,31 @@ TABLE: tuple[Unused, ...] = (
         lambda s: s.agent.context in _ONE_RESULT,
         "agent.context {s.agent.context} shows the last tool result alone, so {key} would do nothing; set "
         "prompt.short_results=false, or a context that keeps old results (full, react, window(k))",
+    ),
+    # --- an index
+    Unused(
+        "BuildSettings",
+        ("encoder", "faiss_file", *_DENSE, "cache", "keep_embeddings"),
+        lambda s: s.kind in ("bm25", "tantivy"),
+        "{key} would do nothing for an index of kind {s.kind}, which has no vectors: use kind dense or hybrid",
+    ),
+    Unused(
+        "BuildSettings",
+        ("lexical",),
+        lambda s: s.kind != "hybrid",
+        "{key} would do nothing for an index of kind {s.kind}: it is the one half of kind hybrid",
+    ),
+    Unused(
+        "BuildSettings",
+        ("title_weight",),
+        lambda s: s.kind == "dense",
+        "{key} would do nothing for an index of kind dense, which looks up no words",
+    ),
+    Unused(
+        "BuildSettings",
+        (*_DENSE_OF_BUILD, "cache", "keep_embeddings"),
+        lambda s: s.faiss_file is not None,
+        "{key} would do nothing beside faiss_file, which is taken as it is: unset one of the two",
     ),
     # --- the policy
     Unused(

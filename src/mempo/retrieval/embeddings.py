@@ -117,7 +117,7 @@ def _make(vectors: Path, shape: tuple[int, int], stored_as: str) -> None:
     if need > free:
         raise UserError(
             f"the vectors of {shape[0]} documents take {need / 2**30:.1f} GiB, {vectors.parent} has {free / 2**30:.1f} "
-            "GiB free; name a larger disk with --cache, or store them as float16"
+            "GiB free; name a larger disk (cache=…), or store them as float16 (dense.stored_as)"
         )
     with vectors.open("wb") as file:
         file.truncate(need)
