@@ -33,7 +33,9 @@ _DENSE = ("nprobe", "ef_search", *_OF_FACTORY)
 
 @index_app.command("build")
 def build(
-    corpus: Annotated[Path, typer.Argument(help="A corpus file: jsonl, jsonl.gz or jsonl.zst.", show_default=False)],
+    corpus: Annotated[
+        Path, typer.Argument(help="A corpus file: jsonl, TSV, CSV or parquet, also gzip or zst.", show_default=False)
+    ],
     out: Annotated[Path, typer.Option("--out", help="The folder to write.", show_default=False)],
     kind: Annotated[str, typer.Option(help="bm25, tantivy, dense or hybrid.")] = "bm25",
     encoder: Annotated[
