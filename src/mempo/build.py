@@ -14,7 +14,6 @@ from mempo.config.base import is_import_path
 from mempo.config.data import DataSettings
 from mempo.context import make_context
 from mempo.credit import CustomCredit
-from mempo.data.filters import where
 from mempo.data.objectives import compose_objectives
 from mempo.data.questions import read_questions
 from mempo.engine.batcher import BatchingSampler
@@ -117,14 +116,9 @@ def _drawn(world: World, split: str, count: int, objectives: Sequence[int], seed
 def _from_file(
     path: str, data: DataSettings, objectives: Sequence[int], seed: int, remarks: list[str]
 ) -> list[Question]:
-    """The questions of a file; what was left out of it is added to `remarks`."""
-    questions, skipped = read_questions(path, skip_bad=data.skip_bad)
-    if skipped:
-        remarks.append(f"{len(skipped)} broken rows of {path} are left out; the first: {skipped[0]}")
-    if data.where:
-        kept = where(questions, data.where)
-        remarks.append(f"data.where keeps {len(kept)} of {len(questions)} questions of {path}")
-        questions = kept
+    """The questions of a file; its form and what was left out of it are added to `remarks`."""
+    questions, _, said = read_questions(path, skip_bad=data.skip_bad, where=data.where)
+    remarks += said
     if tuple(objectives) == (1,):
         return questions  # as they are, several objectives and all
     made = []

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from mempo.config.server import ServerSettings
 
 from mempo.agent import Job, run_rollouts
+from mempo.config.server import ServerSettings
 from mempo.evaluate.openai_capabilities import Capabilities
 from mempo.evaluate.openai_client import OpenAIClient
 from mempo.evaluate.openai_sampler import OpenAISampler

@@ -49,6 +49,14 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> A
     return call
 
 
+def test_the_index_of_a_table_holds_its_text(cli: Any, tmp_path: Path) -> None:
+    path = tmp_path / "psgs_w100.tsv"
+    path.write_text("id\ttext\ttitle\n7\tparis is in france\tP\n8\trome\tR\n", encoding="utf-8")
+    assert cli("index", "build", path, "--out", tmp_path / "i")[0] == 0
+    path.unlink()
+    assert open_index(tmp_path / "i").retrieve(["france"], 1)[0][0].document.id == "7"
+
+
 @pytest.mark.parametrize("kind", ["bm25", "tantivy", "dense", "hybrid"])
 def test_every_kind(cli: Any, corpus: Path, tmp_path: Path, kind: str) -> None:
     encoder = (f"encoder={tiny_bert(tmp_path / 'bert')}",) if kind in ("dense", "hybrid") else ()

@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from mempo.retrieval import lookup
@@ -33,6 +35,11 @@ FORMS = [
     ({"_id": "d1", "title": "T", "text": "body", "metadata": {}}, Document("d1", "T", "body")),
     ({"title": None, "text": "body"}, Document("0", "", "body")),
     ({"text": ""}, Document("0", "", "")),
+    ({"docid": "BC-12", "text": "body", "url": "u"}, Document("BC-12", "", "body", "u")),
+    ({"doc_id": 5, "passage": "body"}, Document("5", "", "body")),
+    ({"pid": 0, "text": "body"}, Document("0", "", "body")),
+    ({"docno": "FT-1", "title": "T", "body": "body"}, Document("FT-1", "T", "body")),
+    ({"id": None, "docid": "d", "contents": "body"}, Document("d", "", "body")),
     ({"id": "s", "text": "a\ud800b"}, Document("s", "", "a\ufffdb")),
     ({"id": "e", "contents": '"\U0001f600"\nπ'}, Document("e", "\U0001f600", "π")),
 ]
@@ -230,3 +237,73 @@ def test_many_threads_may_read_one_corpus_through(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         read = list(pool.map(lambda _: list(corpus), range(32)))
     assert all(found == documents for found in read)
+
+
+# --- tables --------------------------------------------------------------------------------------------------------
+
+PSGS = 'id\ttext\ttitle\n1\t"Aaron said ""I"" and went"\tAaron\n2\t"two\nlines"\t"A ""B"" C"\n\n7\tplain\tP\n'
+PSGS_DOCUMENTS = [
+    Document("1", "Aaron", 'Aaron said "I" and went'),
+    Document("2", 'A "B" C', "two\nlines"),
+    Document("7", "P", "plain"),
+]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("kept", [False, True])
+def test_wikipedia_passages_of_dpr(tmp_path: Path, packed: bool, kept: bool) -> None:
+    path = tmp_path / "psgs_w100.tsv"
+    path.write_bytes(gzip.compress(PSGS.encode()) if packed else PSGS.encode())
+    folder = tmp_path / "corpus" if kept else None
+    corpus = Corpus.open(path, folder)
+    assert list(corpus) == PSGS_DOCUMENTS
+    assert corpus.by_id("2") == PSGS_DOCUMENTS[1]
+    if folder is not None:
+        assert list(Corpus.open(path, folder)) == PSGS_DOCUMENTS, "found again"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "documents"),
+    [
+        ("c.csv", 'docid,text,url\nd1,"a, b",u\nd2,c,\n', [Document("d1", "", "a, b", "u"), Document("d2", "", "c")]),
+        ("c.csv", "\ufefftext;title\r\na;T\r\n", [Document("0", "T", "a")]),
+        (
+            "collection.tsv",
+            '0\tThe "presence\n1\tof it"\n',
+            [Document("0", "", 'The "presence'), Document("1", "", 'of it"')],
+        ),
+    ],
+)
+def test_tables_are_told_by_their_first_line(tmp_path: Path, name: str, text: str, documents: list[Document]) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8", newline="")
+    assert list(Corpus.open(tmp_path / name)) == documents
+
+
+def test_a_parquet_corpus(tmp_path: Path) -> None:
+    rows = [{"docid": str(i), "text": f"t{i}", "url": "u", "embedding": [0.5]} for i in range(3)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "c.parquet")
+    assert list(Corpus.open(tmp_path / "c.parquet")) == [Document(str(i), "", f"t{i}", "u") for i in range(3)]
+    (tmp_path / "c.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(CorpusError, match="damaged parquet file"):
+        Corpus.open(tmp_path / "c.parquet")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("id\ttext\n1\ta\n2\n", "line 3: it has 1 columns, the table 2"),
+        ('id\ttext\n1\t"a\nb"\n1\tc\n', "id '1' stands on line 2 and on line 4"),
+        ("id\ttext\n", "holds no documents"),
+        ("title\tlabel\na\tb\n", "line 1: not JSON"),
+    ],
+)
+def test_broken_tables_name_their_own_lines(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "c.tsv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(CorpusError) as error:
+        Corpus.open(path)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+    path.write_bytes(b"id\ttext\n1\tQu\xe9\n")
+    with pytest.raises(CorpusError, match="not UTF-8"):
+        Corpus.open(path)

@@ -12,7 +12,8 @@ from mempo.question import Question
 def where(questions: Sequence[Question], wanted: Mapping[str, Any]) -> list[Question]:
     """The questions whose `meta` has the wanted value for every key, or one of several where a list is given.
 
-    Numbers and booleans are compared as such, texts exactly.
+    Numbers and booleans are compared as such, texts exactly. Where a file holds texts alone (CSV), a number or boolean
+    is the text that says it.
 
     Raises:
         UserError: a key that no question has, with the nearest known one; nothing is left, with the values there are.
@@ -34,4 +35,6 @@ def where(questions: Sequence[Question], wanted: Mapping[str, Any]) -> list[Ques
 
 
 def _same(found: Any, wanted: Any) -> bool:
+    if isinstance(found, str) and isinstance(wanted, int | float):
+        return found.strip().lower() == str(wanted).lower()
     return found == wanted and isinstance(found, bool) == isinstance(wanted, bool)

@@ -10,8 +10,8 @@ from mempo.config.retrieval import BuildSettings
 from mempo.retrieval.bm25 import Bm25Index, Bm25Settings
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.corpus_files import SIDECAR_NAME
+from mempo.retrieval.corpus_tables import is_unpacked
 from mempo.retrieval.encoder_folder import encoder_folder, resolved_encoder
-from mempo.retrieval.jsonl import is_compressed
 from mempo.retrieval.ranked import RankedIndex
 from mempo.retrieval.sidecar import refuse_out_dir
 from mempo.retrieval.tantivy_index import TantivyIndex, TantivySettings
@@ -55,10 +55,10 @@ def build_index(
 
 def _open(corpus: Path, unpacked: Path) -> Corpus:
     try:
-        compressed = is_compressed(corpus)
+        lies_ready = is_unpacked(corpus)
     except OSError:  # said better by Corpus.open
-        compressed = False
-    if not compressed:
+        lies_ready = True
+    if lies_ready:
         return Corpus.open(corpus)
     try:
         opened = Corpus.open(corpus, unpacked)

@@ -23,7 +23,9 @@ _LINE_EVERY_S = 10.0
 
 @index_app.command("build")
 def build(
-    corpus: Annotated[Path, typer.Argument(help="A corpus file: jsonl, jsonl.gz or jsonl.zst.", show_default=False)],
+    corpus: Annotated[
+        Path, typer.Argument(help="A corpus file: jsonl, TSV, CSV or parquet, also gzip or zst.", show_default=False)
+    ],
     out: Annotated[Path, typer.Option("--out", help="The folder to write.", show_default=False)],
     overrides: Annotated[
         list[str] | None,

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Literal
 
 from mempo.retrieval.corpus_files import SIDECAR_NAME, is_current, read_lookups, stamp, write_lookups
+from mempo.retrieval.corpus_tables import is_unpacked, unpack
 from mempo.retrieval.errors import CorpusError
-from mempo.retrieval.jsonl import is_compressed, open_bytes, valid_text
+from mempo.retrieval.jsonl import valid_text
 from mempo.retrieval.lookup import find
 from mempo.retrieval.scan import Lookups, parse_document, scan
 from mempo.retrieval.types import Document as Document
@@ -43,34 +44,35 @@ class Corpus:
 
     @classmethod
     def open(cls, path: str | Path, index_dir: str | Path | None = None) -> Corpus:
-        """The corpus in a `.jsonl`, `.jsonl.gz` or `.jsonl.zst` file (or a folder `save` wrote): one checking pass.
+        """The corpus in a file of lines of JSON, a table (TSV, CSV, parquet), either gzip or Zstandard too, or a folder
+        `save` wrote: one checking pass.
 
-        With `index_dir` the pass's result is kept there, memory-mapped, and a compressed file is decompressed into it;
-        without, the result is in memory and the decompressed text in a temporary folder that dies with the corpus.
+        With `index_dir` the pass's result is kept there, memory-mapped, and a table or compressed file is unpacked into
+        it; without, the result is in memory and what was unpacked in a temporary folder that dies with the corpus.
         Raises CorpusError: no such file, a folder, empty, a broken line (named), an id that stands twice.
         """
         path = Path(path)
         if (path / SIDECAR_NAME).is_file():
             return cls.load(path)
         try:
-            compressed = is_compressed(path)
+            unpacked = is_unpacked(path)
             if index_dir is not None:
                 folder = Path(index_dir)
                 if is_current(folder, path):
                     with suppress(CorpusError):  # damaged meanwhile: made again below
                         return cls.load(folder)
-                _index(path, folder, compressed)
+                _index(path, folder, unpacked)
                 return cls.load(folder)
-            if not compressed:
+            if unpacked:
                 return cls(path, scan(path, str(path)))
             temporary = tempfile.TemporaryDirectory(prefix="mempo-corpus-")
             text = Path(temporary.name) / TEXT_NAME
-            _decompress(path, text)
+            unpack(path, text)
             return cls(text, scan(text, str(path)), temporary)
         except FileNotFoundError:
             raise CorpusError(f"corpus {path} does not exist") from None
         except IsADirectoryError:
-            raise CorpusError(f"corpus {path} is a folder; name one .jsonl, .jsonl.gz or .jsonl.zst file") from None
+            raise CorpusError(f"corpus {path} is a folder; name one .jsonl, .tsv, .csv or .parquet file") from None
         except OSError as error:
             where = f" ({error.filename})" if error.filename else ""
             raise CorpusError(f"corpus {path}: {error.strerror or error}{where}") from error
@@ -158,18 +160,13 @@ class Corpus:
             raise CorpusError(f"corpus {self.text_path} changed while in use: document {index}: {error}") from None
 
 
-def _index(path: Path, folder: Path, compressed: bool) -> None:
+def _index(path: Path, folder: Path, unpacked: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    if not compressed:
+    if unpacked:
         write_lookups(folder, path, scan(path, str(path)))
         return
     source = stamp(path)  # before reading: a change meanwhile is then seen the next time
     with whole_file(folder / TEXT_NAME) as text:
-        _decompress(path, text)
+        unpack(path, text)
         lookups = scan(text, str(path))
     write_lookups(folder, folder / TEXT_NAME, lookups, source)
-
-
-def _decompress(path: Path, text: Path) -> None:
-    with open_bytes(path) as compressed, text.open("wb") as file:
-        shutil.copyfileobj(compressed, file, 1 << 20)

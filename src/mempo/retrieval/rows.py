@@ -8,20 +8,25 @@ from typing import Any
 from mempo.retrieval.jsonl import json_name, valid_text
 from mempo.retrieval.types import Document
 
+ID_KEYS = ("id", "_id", "docid", "doc_id", "pid", "docno")
+"""The first of these that is there and not null is the document's id."""
+TEXT_KEYS = ("contents", "text", "passage", "body")
+COLUMNS = frozenset({*ID_KEYS, *TEXT_KEYS, "title", "url"})
+
 
 def document_of(row: Mapping[str, Any], default_id: str) -> Document:
     """The document in a row of one of these forms; raises ValueError with the reason for any other.
 
     - `{"id", "contents"}`, `{"id", "contents", "url"}`, `{"url", "contents"}`: the title is the first line of the
       contents when that line stands in double quotes, else empty;
-    - `{"_id", "title", "text"}` and `{"id"?, "title"?, "text", "url"?}`.
+    - `{"_id", "title", "text"}` and `{"id"?, "title"?, "text", "url"?}`; `passage` and `body` are texts too.
 
-    Ids may be strings or integers; a row without one gets `default_id`.
+    Ids may be strings or integers and stand under any of `ID_KEYS`; a row without one gets `default_id`.
     """
     if row.get("contents") is not None:
         title, text = split_contents(_string(row, "contents"))
-    elif row.get("text") is not None:
-        title, text = _string(row, "title"), _string(row, "text")
+    elif (key := next((key for key in TEXT_KEYS if row.get(key) is not None), None)) is not None:
+        title, text = _string(row, "title"), _string(row, key)
     else:
         raise ValueError(f'needs "contents" or "text"; it has {_keys(row)}')
     url = valid_text(_string(row, "url")) or None
@@ -49,7 +54,7 @@ def row_of(document: Document) -> dict[str, str]:
 
 
 def _id(row: Mapping[str, Any], default: str) -> str:
-    for key in ("id", "_id"):
+    for key in ID_KEYS:
         value = row.get(key)
         if isinstance(value, str | int) and not isinstance(value, bool):
             return valid_text(str(value))
