@@ -1,4 +1,4 @@
-"""Loading and saving the policy: any Hugging Face causal language model, from safetensors only."""
+"""Loading and saving the policy: a Hugging Face causal language model, from safetensors only."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from transformers.utils import logging as transformers_logging
 
 from mempo.config.engine import ModelSettings
+from mempo.engine.cache_check import cache_use
 from mempo.engine.checkpointing import checkpointable_layers
 from mempo.engine.logprobs import logprobs_of_logits, selected_logprobs
 from mempo.engine.lora import Adapter, is_adapter_folder, load_adapter, merged_weights, save_adapter
@@ -145,7 +146,11 @@ def set_update_mode(policy: Policy, settings: ModelSettings) -> Policy:
 
 
 def wrap_policy(model: Any, codec: Codec) -> Policy:
-    """A policy of a model already made; checks once whether its head is a plain matrix."""
+    """A policy of a model already made; tries once whether its head is a plain matrix and what its cache is good for.
+
+    Raises:
+        UserError: the tokenizer does not fit, or token by token the model computes something else than in whole passes.
+    """
     model.eval()
     vocabulary = model.get_output_embeddings().weight.shape[0]
     if codec.size > vocabulary:
@@ -153,7 +158,9 @@ def wrap_policy(model: Any, codec: Codec) -> Policy:
             f"the tokenizer has {codec.size} tokens but the model only {vocabulary} output rows; "
             "resize the model's embeddings or take its own tokenizer"
         )
-    return Policy(model, codec, _has_plain_head(model))
+    plain_head = _has_plain_head(model)
+    cache_use(model, plain_head)  # refuses what it must
+    return Policy(model, codec, plain_head)
 
 
 def save_policy(policy: Policy, folder: Path) -> None:
@@ -191,6 +198,8 @@ def _has_plain_head(model: PreTrainedModel) -> bool:
     A cap does nothing to small logits, such as those of a model that was just made, so the check makes them large.
     """
     ids = torch.arange(4, device=model.device)[None] % model.config.get_text_config().vocab_size
+    if model.base_model is model:  # no backbone of its own
+        return False
     head: Any = model.get_output_embeddings()
     hidden = backbone_hidden(model, ids)
     scale = 1000 / head(hidden).float().abs().max().clamp(min=1e-6)
