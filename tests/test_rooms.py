@@ -24,6 +24,9 @@ FLOORS: list[list[str]] = [
         "interfaces",
         "text",
         "whole",
+        "read_files",
+        "outputs",
+        "stopping",
     ],
     [
         "tokens",
@@ -42,7 +45,19 @@ FLOORS: list[list[str]] = [
     ["tools", "engine"],
     ["agent"],
     ["demos", "evaluate", "train", "diagnose", "cluster_settings"],
-    ["view", "config", "build", "cold_start", "evaluation", "rescoring", "pipeline", "diagnose_run", "cluster", "cli"],
+    [
+        "view",
+        "config",
+        "build",
+        "cold_start",
+        "evaluation",
+        "rescoring",
+        "extending",
+        "pipeline",
+        "diagnose_run",
+        "cluster",
+        "cli",
+    ],
 ]
 PLACE = {room: (floor, n) for floor, rooms in enumerate(FLOORS) for n, room in enumerate(rooms)}
 

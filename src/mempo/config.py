@@ -304,8 +304,10 @@ def _read_source(source: str) -> tuple[str, dict[str, Any]]:
         return f"recipe {source}", load_yaml(RECIPES.joinpath(f"{source}.yaml").read_text("utf-8"), f"recipe {source}")
     if path.is_file():
         return str(path), load_yaml(_text_of(path), str(path))
-    if path.is_dir() and (path / "config.yaml").is_file():
-        return f"run {path}", load_yaml((path / "config.yaml").read_text("utf-8"), str(path / "config.yaml"))
+    file = path / "config.yaml"
+    if path.is_dir() and (file.exists() or file.is_symlink()):
+        # The run is where it is found, whatever it was called when it began.
+        return f"run {path}", {**load_yaml(_text_of(file), str(file)), "output": str(path)}
     names = recipe_names()
     raise ConfigError(f"no recipe or file {source!r}{nearest(source, names)}; recipes: {', '.join(names)}")
 

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from mempo.errors import UserError
+from mempo.stopping import stoppable
 
 index_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Build an index of a corpus, or describe one."
@@ -94,7 +95,8 @@ def build(
         option = str(problem["loc"][-1]).replace("_", "-") if problem["loc"] else "index"
         raise UserError(f"--{option}: {problem['msg'].removeprefix('Value error, ')}") from None
     began = time.monotonic()
-    with _progress() as report:
+    kept = "vectors that are made are kept: the same command goes on; what stood in --out is as it was"
+    with stoppable(lambda: kept), _progress() as report:
         built = build_index(corpus, out, settings, cache or default_cache(), dense, report)
     typer.echo(f"{len(built.corpus)} documents are indexed in {out} ({kind}, {time.monotonic() - began:.0f} s)")
 
