@@ -23,6 +23,9 @@ FLOORS: list[list[str]] = [
         "interfaces",
         "text",
         "whole",
+        "read_files",
+        "outputs",
+        "stopping",
     ],
     [
         "token_bytes",
@@ -42,7 +45,18 @@ FLOORS: list[list[str]] = [
     ["tools", "engine"],
     ["agent"],
     ["demos", "evaluate", "train", "diagnose"],
-    ["view", "build", "cold_start", "evaluation", "rescoring", "pipeline", "diagnose_run", "cluster", "cli"],
+    [
+        "view",
+        "build",
+        "cold_start",
+        "evaluation",
+        "rescoring",
+        "extending",
+        "pipeline",
+        "diagnose_run",
+        "cluster",
+        "cli",
+    ],
 ]
 PLACE = {room: (floor, n) for floor, rooms in enumerate(FLOORS) for n, room in enumerate(rooms)}
 

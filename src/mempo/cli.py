@@ -12,6 +12,7 @@ from rich.console import Console
 from mempo.cluster.commands import cluster_app
 from mempo.errors import UserError
 from mempo.retrieval.commands import index_app
+from mempo.stopping import stoppable
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 world_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Write the corpus and questions of a world.")
@@ -55,8 +56,10 @@ def _train(source: str, overrides: list[str], resume: bool, dry_run: bool) -> No
         typer.echo(dump_with_origins(resolved), nl=False)
         return
     from mempo.pipeline import train as run_training
+    from mempo.pipeline import where_it_stands
 
-    run_training(resolved, resume, console())
+    with stoppable(lambda: where_it_stands(resolved)):
+        run_training(resolved, resume, console())
 
 
 @app.command("eval")
@@ -102,7 +105,7 @@ def evaluate(
     """Evaluate a policy, as one or several agents: how good, at what cost in tokens, with which notes."""
     from mempo.config import resolve
     from mempo.config.overrides import source_and_overrides
-    from mempo.evaluation import default_out, evaluate_model, evaluate_server, final_model
+    from mempo.evaluation import default_out, evaluate_model, evaluate_server, final_model, played_so_far
 
     model, settings = source_and_overrides(model, overrides)
     if model is None and server is None and config is None:
@@ -128,13 +131,15 @@ def evaluate(
     screen = console()
     if resolved.config.server is not None:
         out = out or default_out(resolved, resolved.config.server.model or "server", folder if is_run else None)
-        evaluate_server(resolved, out, screen, retry_errors)
+        with stoppable(lambda: played_so_far(out)):
+            evaluate_server(resolved, out, screen, retry_errors)
     else:
         path = str(final_model(folder)) if is_run and folder is not None else model or resolved.config.model.path
         if path is None:
             raise UserError("no model is named; give a run folder or a model before the settings")
         out = out or default_out(resolved, path, folder if is_run else None)
-        evaluate_model(resolved, path, out, screen, retry_errors)
+        with stoppable(lambda: played_so_far(out)):
+            evaluate_model(resolved, path, out, screen, retry_errors)
     screen.print(f"everything is in {out}", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -360,14 +365,15 @@ def maze(
 
 
 def main() -> None:
-    """Entry point: a `UserError` is one clear line and exit code 2."""
+    """Entry point: a `UserError` is one clear line and exit code 2; a signal ends with 128 and its number."""
     try:
         app()
     except UserError as error:
         typer.echo(f"mempo: {error}", err=True)
         sys.exit(2)
     except OSError as error:  # a folder that cannot be written, a full disk
-        typer.echo(f"mempo: {type(error).__name__}: {error}", err=True)
+        where = f" ({error.filename})" if error.filename else ""
+        typer.echo(f"mempo: {error.strerror or type(error).__name__}{where}", err=True)
         sys.exit(2)
 
 

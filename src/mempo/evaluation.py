@@ -98,9 +98,16 @@ def default_out(resolved: Resolved, source: str, run: Path | None) -> Path:
     again, and another one gets a new folder."""
     settings = without(resolved.plain(), FREE_KEYS)
     mark = weights_mark(Path(source)) if Path(source).is_dir() else ""
-    text = json.dumps([source, mark, settings], sort_keys=True)
+    text = json.dumps([mark or source, settings], sort_keys=True)  # a folder that was moved is the same policy
     name = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return run / "evaluations" / name if run is not None else Path("runs") / f"evaluation-{name}"
+
+
+def played_so_far(out: Path) -> str:
+    """What an evaluation that was stopped has saved, and how to go on with it; half a sentence."""
+    folder = EvalFolder(out)
+    count = sum(len(folder.lines(name)) for name in folder.agents())
+    return f"{count} rollouts are saved in {out}: the same command with --out {out} plays the rest"
 
 
 # --- policies ------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from mempo.evaluate.rescore import measures_of
 from mempo.evaluate.saved import collector_at_rest, scored_lines
 from mempo.evaluate.store import EvalFolder
 from mempo.evaluation import measures_by_objectives, print_report, write_tables
+from mempo.read_files import DamagedFile
 from mempo.runs.files import dump_line, write_whole
 from mempo.runs.folder import changed_keys
 
@@ -171,10 +172,10 @@ def compare_runs(
 def _lines(file: Path, scorers: Sequence[str], reward: OutcomeSettings) -> list[dict[str, Any]]:
     try:
         lines = scored_lines(file, scorers, reward)
+    except DamagedFile:
+        raise
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"the rollouts {file} cannot be read ({type(error).__name__}: {error})") from error
     if not lines:
         raise UserError(f"{file} holds no rollouts")
     return lines

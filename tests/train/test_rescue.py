@@ -31,10 +31,11 @@ def rescued(fail_at: int, error: type[BaseException], *, after_a_change: bool = 
                 version += 1
                 if step == fail_at:
                     raise error
-                rescue.finished(step + 1, saved=step + 1 == 2)
+                rescue.finished(step + 1, due=step + 1 == 2)
 
     with pytest.raises(error):
         stage()
+    assert saved.pop(0) == 2 if fail_at >= 2 else saved == []
     return saved
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.console import Console
 
 from mempo.build import Data, check_window, custom_credit, custom_score, load_data, make_agent, make_tools
@@ -86,8 +85,9 @@ def launch(
         data = _checked_data(config, run, machine)
         for remark in data.remarks:
             console.print(remark, highlight=False, markup=False)
-        if not resume:
-            run.begin(begun_as, resume=False)
+        if not run.has_begun():
+            resume = False  # what an earlier start left is no more than its configuration
+            run.begin(begun_as, resume)
         run.refuse_other_data(fingerprints(data), resume)
         folder = run.path.absolute()
         write_questions(folder / "data" / "train.parquet", data.train, source=_source(config))
@@ -144,11 +144,7 @@ def refuse_other_run(run: RunFolder, plain: Mapping[str, Any], resume: bool) -> 
     file = run.path / "config.yaml"
     begun_as = dict(copy.deepcopy(plain))
     if resume and file.is_file():
-        try:
-            old = yaml.safe_load(file.read_text("utf-8"))
-        except (yaml.YAMLError, ValueError):
-            old = None  # said by the check below
-        there = completed(old).get("cluster") if isinstance(old, Mapping) else None
+        there = completed(run.config()).get("cluster")
         if isinstance(there, Mapping) and isinstance(begun_as.get("cluster"), Mapping):
             begun_as["cluster"] = {**begun_as["cluster"], **{key: there[key] for key in MAY_CHANGE if key in there}}
     run.check(begun_as, resume, completed)

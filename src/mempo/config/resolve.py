@@ -117,8 +117,10 @@ def _read_source(source: str) -> list[Layer]:
         return [_recipe(source)]
     if path.is_file():
         return _read_file(path, ())
-    if path.is_dir() and (path / "config.yaml").is_file():
-        return [(f"run {path}", load_yaml(_text_of(path / "config.yaml"), str(path / "config.yaml")))]
+    file = path / "config.yaml"
+    if path.is_dir() and (file.exists() or file.is_symlink()):
+        # The run is where it is found, whatever it was called when it began.
+        return [(f"run {path}", {**load_yaml(_text_of(file), str(file)), "output": str(path)})]
     names = recipe_names()
     raise ConfigError(f"no recipe or file {source!r}{nearest(source, names)}; recipes: {', '.join(names)}")
 

@@ -16,11 +16,13 @@ from mempo.agent import Job
 from mempo.config.evaluate import AgentSpec, EvalSettings
 from mempo.evaluate.loops import run_loop
 from mempo.evaluate.runner import EvalSetup, facts_of, jobs_of, play, scored_notes
+from mempo.evaluate.saved import read_beside
 from mempo.evaluate.store import EvalFolder
 from mempo.measures import counts
 from mempo.question import Question
-from mempo.runs.append import Key, RolloutAppender, read_facts
-from mempo.runs.files import append_line, read_lines
+from mempo.read_files import reading
+from mempo.runs.append import REMEDY, Key, RolloutAppender, read_facts
+from mempo.runs.files import append_line
 from mempo.runs.rollouts import open_tokens, trajectory_of
 from mempo.trajectory import Trajectory
 
@@ -78,7 +80,7 @@ def score_missing_notes(folder: EvalFolder, spec: AgentSpec, setup: EvalSetup, q
     asked = {question.id: question for question in questions}
     scored = {
         (record["question_id"], record["rollout"]): record["answer"]
-        for record in read_lines(folder.notes(spec.file_name))
+        for record in read_beside(folder.rollouts(spec.file_name), "notes")
     }
     wanted = {
         key
@@ -92,7 +94,8 @@ def score_missing_notes(folder: EvalFolder, spec: AgentSpec, setup: EvalSetup, q
     agent = setup.agent
     group: list[Trajectory] = []
     for line in _whole_lines(file, wanted):
-        group.append(trajectory_of(line, ints, floats, agent.renderer.codec, agent.grammar))
+        with reading(file, REMEDY):
+            group.append(trajectory_of(line, ints, floats, agent.renderer.codec, agent.grammar))
         if len(group) == _NOTES_AT_ONCE:
             _score(folder, spec, setup, asked, group)
             group = []

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from mempo.stopping import stoppable
+
 index_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Build an index of a corpus, or describe one."
 )
@@ -45,7 +47,8 @@ def build(
     from mempo.retrieval.build_index import build_index
 
     began = time.monotonic()
-    with _progress() as report:
+    kept = "vectors that are made are kept: the same command goes on; what stood in --out is as it was"
+    with stoppable(lambda: kept), _progress() as report:
         built = build_index(corpus, out, settings, report, force)
     typer.echo(
         f"{len(built.corpus)} documents are indexed in {out} ({settings.kind}, {time.monotonic() - began:.0f} s)"

@@ -114,10 +114,7 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
                 save_rollouts(run.rollouts(step + 1), trajectories, judged.credited_facts(), judged.credit.tokens)
             run.log("rl", step + 1, metrics)
             progress.step(step + 1, metrics)
-            due = (step + 1) % settings.save_every == 0 or step + 1 == settings.steps
-            if due:
-                save(step + 1)
-            rescue.finished(step + 1, saved=due)
+            rescue.finished(step + 1, due=(step + 1) % settings.save_every == 0 or step + 1 == settings.steps)
 
 
 def measures_of(sampler: Sampler) -> dict[str, float | None]:

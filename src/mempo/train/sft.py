@@ -19,7 +19,7 @@ from mempo.rewards.probe import build_probe
 from mempo.runs.folder import RunFolder
 from mempo.tokens import Codec
 from mempo.train.progress import StageProgress
-from mempo.train.state import last_checkpoint, load_optimizer_state, save_state
+from mempo.train.state import Rescue, last_checkpoint, load_optimizer_state, save_state
 from mempo.trajectory import Row, Segment, rows_of
 
 RowSource = Callable[[int], Sequence[Row]]
@@ -75,11 +75,17 @@ def train_sft(policy: Policy, rows_at: RowSource, settings: SftSettings, run: Ru
     updater = Updater(policy, settings.optim)
     resumed = last_checkpoint(run, "sft")
     done = load_optimizer_state(resumed, updater.optimizer) if resumed else 0
-    with StageProgress(console, "sft", settings.steps, ("loss",), done) as progress:
+
+    def save(step: int) -> object:
+        return save_state(run, "sft", step, policy, updater.optimizer)
+
+    with (
+        StageProgress(console, "sft", settings.steps, ("loss",), done) as progress,
+        Rescue(save, done, console, lambda: policy.version) as rescue,
+    ):
         for step in range(done, settings.steps):
             lr = learning_rate(settings.optim, step, settings.steps)
             metrics = updater.sft_step(rows_at(step), lr)
             run.log("sft", step + 1, metrics)
             progress.step(step + 1, metrics)
-            if (step + 1) % settings.save_every == 0 or step + 1 == settings.steps:
-                save_state(run, "sft", step + 1, policy, updater.optimizer)
+            rescue.finished(step + 1, due=(step + 1) % settings.save_every == 0 or step + 1 == settings.steps)
