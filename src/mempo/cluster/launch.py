@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.console import Console
 
 from mempo.build import Data, check_window, custom_credit, custom_score, load_data, make_agent, make_tools
@@ -24,8 +23,9 @@ from mempo.cluster.verl_config import CONFIG_NAME, verl_config
 from mempo.cluster.verl_text import verl_yaml
 from mempo.config import Config, Resolved, completed
 from mempo.config.base import is_import_path
+from mempo.config.yaml_text import read_yaml
 from mempo.engine.model import load_codec
-from mempo.errors import UserError
+from mempo.errors import ConfigError, UserError
 from mempo.pipeline import fingerprints
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
@@ -145,10 +145,9 @@ def refuse_other_run(run: RunFolder, plain: Mapping[str, Any], resume: bool) -> 
     begun_as = dict(copy.deepcopy(plain))
     if resume and file.is_file():
         try:
-            old = yaml.safe_load(file.read_text("utf-8"))
-        except (yaml.YAMLError, ValueError):
-            old = None  # said by the check below
-        there = completed(old).get("cluster") if isinstance(old, Mapping) else None
+            there = completed(read_yaml(file)).get("cluster")
+        except ConfigError:
+            there = None  # said by the check below
         if isinstance(there, Mapping) and isinstance(begun_as.get("cluster"), Mapping):
             begun_as["cluster"] = {**begun_as["cluster"], **{key: there[key] for key in MAY_CHANGE if key in there}}
     run.check(begun_as, resume, completed)

@@ -11,7 +11,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from mempo.config.base import leaves, long_form
@@ -21,7 +20,7 @@ from mempo.config.overrides import merge, parse_override
 from mempo.config.retired import without_retired
 from mempo.config.rewards import PRESETS
 from mempo.config.schema import Config
-from mempo.config.yaml_text import load_yaml
+from mempo.config.yaml_text import dump_flow, load_yaml, read_yaml
 from mempo.errors import ConfigError, nearest
 
 RECIPES = files("mempo") / "recipes"
@@ -79,7 +78,7 @@ def resolve(source: str | None, overrides: Sequence[str] = ()) -> Resolved:
     try:
         config = Config.model_validate(without_retired(merged, origins))
     except ValidationError as error:
-        raise ConfigError(explain(error, layers)) from error
+        raise ConfigError(explain(error, Config, layers)) from error
     check(config)
     every = dict.fromkeys((key for key, _ in leaves(config.model_dump(mode="json"))), "default")
     preset = config.memory.preset
@@ -99,9 +98,8 @@ def dump_with_origins(resolved: Resolved) -> str:
                 lines.append(f"{'  ' * indent}{key}:")
                 walk(value, f"{name}.", indent + 1)
             else:
-                text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10_000)
-                shown = text.removesuffix("\n").removesuffix("\n...")
-                lines.append(f"{'  ' * indent}{key}: {shown}  # {resolved.origins.get(name, 'default')}")
+                origin = resolved.origins.get(name, "default")
+                lines.append(f"{'  ' * indent}{dump_flow(key)}: {dump_flow(value)}  # {origin}")
 
     walk(resolved.plain(), "", 0)
     return "\n".join(lines) + "\n"
@@ -118,7 +116,7 @@ def _read_source(source: str) -> list[Layer]:
     if path.is_file():
         return _read_file(path, ())
     if path.is_dir() and (path / "config.yaml").is_file():
-        return [(f"run {path}", load_yaml(_text_of(path / "config.yaml"), str(path / "config.yaml")))]
+        return [(f"run {path}", read_yaml(path / "config.yaml"))]
     names = recipe_names()
     raise ConfigError(f"no recipe or file {source!r}{nearest(source, names)}; recipes: {', '.join(names)}")
 
@@ -131,7 +129,7 @@ def _read_file(path: Path, above: tuple[Path, ...]) -> list[Layer]:
     """A file's own layer after those of what it builds on. `above`: the files that were read on the way here."""
     if path.resolve() in above:
         raise ConfigError(f"{path} builds on itself; take out one {BUILDS_ON}: of {', '.join(map(str, above))}")
-    own = load_yaml(_text_of(path), str(path))
+    own = read_yaml(path)
     if BUILDS_ON not in own:
         return [(str(path), own)]
     base = own.pop(BUILDS_ON)
@@ -147,13 +145,6 @@ def _read_file(path: Path, above: tuple[Path, ...]) -> list[Layer]:
             f"recipes: {', '.join(names)}"
         )
     return [*((f"{origin} (through {path})", layer) for origin, layer in below), (str(path), own)]
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read as text ({error})") from error
 
 
 def _origin(key: str, origins: Mapping[str, str]) -> str | None:

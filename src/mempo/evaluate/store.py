@@ -26,10 +26,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from mempo.config.evaluate import AgentSpec
-from mempo.errors import UserError
+from mempo.config.yaml_text import dump_yaml, read_yaml
+from mempo.errors import ConfigError, UserError
 from mempo.evaluate.saved import read_rollouts
 from mempo.question import Question
 from mempo.runs.append import Key
@@ -96,11 +95,11 @@ class EvalFolder:
                 raise UserError(f"{self.path} holds a training run; choose another --out")
             return
         try:
-            old_config = yaml.safe_load((self.path / "config.yaml").read_text("utf-8"))
+            old_config: Mapping[str, Any] = read_yaml(self.path / "config.yaml")
             old_identity = json.loads((self.path / "identity.json").read_text("utf-8"))
         except FileNotFoundError:
             raise UserError(f"{self.path} holds a run, not an evaluation; choose another --out") from None
-        except (yaml.YAMLError, ValueError) as error:
+        except (ConfigError, ValueError) as error:
             raise UserError(f"{self.path}: its configuration is damaged ({' '.join(str(error).split())})") from error
         if completed is not None:
             old_config = completed(old_config)
@@ -121,11 +120,10 @@ class EvalFolder:
     ) -> None:
         """Write what is evaluated, or go on with it. Raises as `refuse_changes` does."""
         self.refuse_changes(config, identity, completed)
-        text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
         write_whole(self.path / "identity.json", json.dumps(dict(identity), indent=1) + "\n")
         known = self.agents() | {spec.file_name: asdict(spec) for spec in specs}
         write_whole(self.path / "agents.json", json.dumps(known, indent=1) + "\n")
-        write_whole(self.path / "config.yaml", text)  # last: with it the folder holds an evaluation
+        write_whole(self.path / "config.yaml", dump_yaml(config))  # last: with it the folder holds an evaluation
 
     def agents(self) -> dict[str, dict[str, Any]]:
         """`{file name: agent}`, in the order in which they were first evaluated."""

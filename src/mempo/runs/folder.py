@@ -22,9 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from mempo.errors import UserError
+from mempo.config.yaml_text import dump_yaml, read_yaml
+from mempo.errors import ConfigError, UserError
 from mempo.runs.files import append_line, dump_line, read_lines, write_whole
 from mempo.whole import lone_process, remove_whole, whole_folder
 
@@ -68,10 +67,10 @@ class RunFolder:
         if not file.exists():
             raise UserError(f"--resume: {self.path} holds no run (no config.yaml)")
         try:
-            old = yaml.safe_load(file.read_text("utf-8"))
-        except (yaml.YAMLError, ValueError) as error:
-            raise UserError(f"--resume: {file} is damaged ({' '.join(str(error).split())})") from error
-        if not isinstance(old, Mapping) or not old:
+            old = read_yaml(file)
+        except ConfigError as error:
+            raise UserError(f"--resume: {file} is damaged ({error})") from error
+        if not old:
             raise UserError(f"--resume: {file} is damaged: it holds no settings")
         changed = changed_keys(completed(old) if completed else old, config)
         if changed:
@@ -100,8 +99,7 @@ class RunFolder:
         """Make the folder and write the configuration, or go on in it. Raises as `check` does."""
         self.check(config, resume, completed)
         if not resume:
-            text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
-            write_whole(self.path / "config.yaml", text)
+            write_whole(self.path / "config.yaml", dump_yaml(config))
 
     def refuse_other_data(self, fingerprints: Mapping[str, str], resume: bool) -> None:
         """Remember what the run's questions and corpus are; a resumed run must have the same.
