@@ -9,11 +9,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from mempo import __version__
 from mempo.cluster.commands import cluster_app
 from mempo.errors import UserError
 from mempo.retrieval.commands import index_app
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 world_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Write the corpus and questions of a world.")
 app.add_typer(index_app, name="index")
 app.add_typer(world_app, name="world")
@@ -25,7 +31,9 @@ Overrides = Annotated[
     typer.Argument(metavar="KEY=VALUE...", help="Settings that win over the file.", show_default=False),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the output folder.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Load what import paths name, print the resolved configuration, and stop.")
+]
 Out = Annotated[Path, typer.Option("--out", help="The folder to write.", show_default=False)]
 
 
@@ -33,6 +41,21 @@ def console() -> Console:
     """A terminal as it is; elsewhere wide enough for the tables."""
     found = Console()
     return found if found.is_terminal else Console(width=max(found.width, 120))
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"mempo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Train, evaluate and inspect language model agents that manage their own memory."""
 
 
 @app.command()
@@ -52,6 +75,9 @@ def _train(source: str, overrides: list[str], resume: bool, dry_run: bool) -> No
 
     resolved = resolve(source, overrides)
     if dry_run:
+        from mempo.own_objects import load_own_objects
+
+        load_own_objects(resolved.config)
         typer.echo(dump_with_origins(resolved), nl=False)
         return
     from mempo.pipeline import train as run_training
@@ -250,12 +276,23 @@ def diagnose(
 def show_config(
     source: Annotated[str | None, typer.Argument(help="A recipe, a YAML file, or a run folder.")] = None,
     overrides: Overrides = None,
+    explain: Annotated[
+        str | None, typer.Option("--explain", metavar="KEY", help="Say what one setting is, such as memory.pool.")
+    ] = None,
 ) -> None:
-    """Print the resolved configuration, and where each value came from."""
+    """Print the resolved configuration, and where each value came from; all settings: docs/settings.md."""
     from mempo.config import dump_with_origins, resolve
     from mempo.config.overrides import source_and_overrides
 
-    typer.echo(dump_with_origins(resolve(*source_and_overrides(source, overrides))), nl=False)
+    source, settings = source_and_overrides(source, overrides)
+    resolved = resolve(source, settings) if source is not None or settings or explain is None else None
+    if explain is not None:
+        from mempo.config.describe import explain_key
+
+        typer.echo(explain_key(explain, resolved))
+        return
+    assert resolved is not None
+    typer.echo(dump_with_origins(resolved), nl=False)
 
 
 @app.command()

@@ -16,6 +16,7 @@ class DataSettings(Settings):
     world: str | None = None
     """`atlas`, `maze`, or `package.module:factory` that returns a `World`; called with `world_options`."""
     world_options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the world, such as `{rendering: cards}` (docs/worlds.md)."""
     train: str | None = None
     """A question file (see docs/data.md) to train on; only without a world, or with one to act in."""
     test: str | None = None

@@ -44,7 +44,7 @@ def shortened(value: Any) -> str:
 
 def section_of(field: FieldInfo) -> type[Settings] | None:
     """The class of a key that holds settings of its own; None for any other."""
-    found = [kind for kind in _kinds(field.annotation) if isinstance(kind, type) and issubclass(kind, Settings)]
+    found = [kind for kind in kinds_of(field.annotation) if isinstance(kind, type) and issubclass(kind, Settings)]
     return found[0] if found else None
 
 
@@ -60,7 +60,7 @@ def field_of(kind: type[Settings], names: Sequence[str]) -> FieldInfo | None:
     return field
 
 
-def _kinds(annotation: Any) -> tuple[Any, ...]:
+def kinds_of(annotation: Any) -> tuple[Any, ...]:
     """What a value may be: the parts of `X | None`, or the one."""
     union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
     return typing.get_args(annotation) if union else (annotation,)
@@ -92,7 +92,7 @@ def _message(kind: type[Settings], names: Sequence[str], problem: ErrorDetails) 
 def _form(field: FieldInfo) -> str:
     if section_of(field) is not None:
         return "this is a group of settings"
-    return "this is a list" if tuple in map(typing.get_origin, _kinds(field.annotation)) else "this is a mapping"
+    return "this is a list" if tuple in map(typing.get_origin, kinds_of(field.annotation)) else "this is a mapping"
 
 
 def _example(field: FieldInfo) -> str:
@@ -105,7 +105,7 @@ def _example(field: FieldInfo) -> str:
     default = field.get_default(call_default_factory=True)
     if default:
         return f"={dump_flow(list(default))}"
-    inner = [typing.get_args(kind)[0] for kind in _kinds(field.annotation) if typing.get_origin(kind) is tuple]
+    inner = [typing.get_args(kind)[0] for kind in kinds_of(field.annotation) if typing.get_origin(kind) is tuple]
     if inner:
         return "=[2, 4]" if inner[0] in (int, float) else "=[a, b]"
     return "={name: value}"

@@ -67,6 +67,8 @@ def resolve(source: str | None, overrides: Sequence[str] = ()) -> Resolved:
     """
     layers = [] if source is None else _read_source(source)
     layers += [("command line", parse_override(override)) for override in overrides]
+    if any(BUILDS_ON in layer for _, layer in layers):
+        raise ConfigError(f"{BUILDS_ON} is the first word of the command, or a key of a YAML file; it is no setting")
     layers = [(origin, long_form(Config, layer)) for origin, layer in layers]
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -112,7 +114,7 @@ def _read_source(source: str) -> list[Layer]:
     """The layers of a source, what it builds on first."""
     path = Path(source)
     if source in recipe_names():
-        return [_recipe(source)]
+        return [recipe_layer(source)]
     if path.is_file():
         return _read_file(path, ())
     if path.is_dir() and (path / "config.yaml").is_file():
@@ -121,7 +123,7 @@ def _read_source(source: str) -> list[Layer]:
     raise ConfigError(f"no recipe or file {source!r}{nearest(source, names)}; recipes: {', '.join(names)}")
 
 
-def _recipe(name: str) -> Layer:
+def recipe_layer(name: str) -> Layer:
     return f"recipe {name}", load_yaml(RECIPES.joinpath(f"{name}.yaml").read_text("utf-8"), f"recipe {name}")
 
 
@@ -134,7 +136,7 @@ def _read_file(path: Path, above: tuple[Path, ...]) -> list[Layer]:
         return [(str(path), own)]
     base = own.pop(BUILDS_ON)
     if isinstance(base, str) and base in recipe_names():
-        origin, layer = _recipe(base)
+        origin, layer = recipe_layer(base)
         below = [(origin, layer)]
     elif isinstance(base, str) and (file := path.parent / base).is_file():
         below = _read_file(file, (*above, path.resolve()))

@@ -25,6 +25,7 @@ _INT = re.compile(r"[-+]?[0-9][0-9_]*")
 _BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_BREAKS = frozenset("\x85\u2028\u2029")
 _WORDS = {"": None, "~": None} | {
     spelled: value
     for word, value in (("null", None), ("true", True), ("false", False))
@@ -115,7 +116,12 @@ class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def represent_text(self, data: str) -> yaml.ScalarNode:
+        # Line breaks of Unicode stay what they are between double quotes alone.
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style='"' if _BREAKS & set(data) else None)
 
+
+_Dumper.add_representer(str, _Dumper.represent_text)
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"^(?:{_FLOAT.pattern})$"), list("-+.0123456789"))
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(f"^(?:{_BASED.pattern})$"), ["0"])
 
