@@ -128,6 +128,7 @@ def evaluate(
     """Evaluate a policy, as one or several agents: how good, at what cost in tokens, with which notes."""
     from mempo.config import resolve
     from mempo.config.overrides import source_and_overrides
+    from mempo.config.yaml_text import dump_flow
     from mempo.evaluation import default_out, evaluate_model, evaluate_server, final_model
 
     model, settings = source_and_overrides(model, overrides)
@@ -147,7 +148,7 @@ def evaluate(
         if served["tokenizer"] is None and folder is not None:
             served["tokenizer"] = str(final_model(folder)) if is_run else model
         settings += ["toy=null", "model.path=null"]
-        settings += [f"server.{key}={value}" for key, value in served.items() if value is not None]
+        settings += [f"server.{key}={dump_flow(value)}" for key, value in served.items() if value is not None]
     elif served_model is not None or tokenizer is not None:
         raise UserError("--served-model and --tokenizer belong to --server, which is not given")
     resolved = resolve(config or model, [*settings, "rl.steps=0", "sft.steps=0"])

@@ -19,6 +19,12 @@ def refusal(*overrides: str) -> str:
     return message
 
 
+def refused_source(source: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        resolve(source)
+    return str(caught.value)
+
+
 def test_an_override_is_a_nested_mapping() -> None:
     assert parse_override("rl.optim.lr=1e-5") == {"rl": {"optim": {"lr": 1e-5}}}
     assert parse_override(" seed = 3 ") == {"seed": 3}
@@ -89,3 +95,6 @@ def test_where_no_source_is_named_the_first_setting_stands_in_its_place() -> Non
     assert source_and_overrides("rl.steps=3", ["seed=1"]) == (None, ["rl.steps=3", "seed=1"])
     assert source_and_overrides("quickstart", None) == ("quickstart", [])
     assert source_and_overrides(None, None) == (None, [])
+    long = "prompt.question=" + "Answer. " * 100 + "{question}"  # longer than a file's name can be
+    assert source_and_overrides(long, None) == (None, [long])
+    assert "no recipe or file 'xxx" in refused_source("x" * 5000)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -40,7 +40,7 @@ def parse_override(text: str) -> dict[str, Any]:
 def source_and_overrides(source: str | None, overrides: Sequence[str] | None) -> tuple[str | None, list[str]]:
     """What a command was given: where no source is named, the first of the settings stands in its place."""
     found = list(overrides or ())
-    if source is not None and "=" in source and not Path(source).exists():
+    if source is not None and "=" in source and not os.path.exists(source):
         return None, [source, *found]
     return source, found
 

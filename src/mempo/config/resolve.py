@@ -5,6 +5,7 @@ Later sources win: defaults, the recipe that a file builds on (`recipe: quicksta
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -15,7 +16,7 @@ from pydantic import ValidationError
 
 from mempo.config.base import leaves, long_form
 from mempo.config.check import check
-from mempo.config.explain import explain
+from mempo.config.explain import explain, shortened
 from mempo.config.overrides import merge, parse_override
 from mempo.config.retired import without_retired
 from mempo.config.rewards import PRESETS
@@ -115,12 +116,12 @@ def _read_source(source: str) -> list[Layer]:
     path = Path(source)
     if source in recipe_names():
         return [recipe_layer(source)]
-    if path.is_file():
+    if os.path.isfile(path):
         return _read_file(path, ())
-    if path.is_dir() and (path / "config.yaml").is_file():
+    if os.path.isfile(path / "config.yaml"):
         return [(f"run {path}", read_yaml(path / "config.yaml"))]
     names = recipe_names()
-    raise ConfigError(f"no recipe or file {source!r}{nearest(source, names)}; recipes: {', '.join(names)}")
+    raise ConfigError(f"no recipe or file {shortened(source)}{nearest(source, names)}; recipes: {', '.join(names)}")
 
 
 def recipe_layer(name: str) -> Layer:
@@ -138,7 +139,7 @@ def _read_file(path: Path, above: tuple[Path, ...]) -> list[Layer]:
     if isinstance(base, str) and base in recipe_names():
         origin, layer = recipe_layer(base)
         below = [(origin, layer)]
-    elif isinstance(base, str) and (file := path.parent / base).is_file():
+    elif isinstance(base, str) and os.path.isfile(file := path.parent / base):
         below = _read_file(file, (*above, path.resolve()))
     else:
         names = recipe_names()
