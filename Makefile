@@ -41,6 +41,7 @@ format: .venv/dev
 
 docs: .venv/dev
 	$(BIN)/python scripts/cli_reference.py docs/cli.md
+	$(BIN)/python scripts/settings_reference.py docs/settings.md
 
 # The quick ones; bench/README.md lists them all.
 bench: .venv/dev

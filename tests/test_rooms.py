@@ -16,6 +16,7 @@ FLOORS: list[list[str]] = [
         "errors",
         "config",
         "imports",
+        "own_objects",
         "question",
         "protocol",
         "trajectory",

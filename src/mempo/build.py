@@ -24,7 +24,7 @@ from mempo.engine.shared_prefix import SharedForward
 from mempo.engine.vllm_engine import require_vllm
 from mempo.engine.vllm_sampler import VllmSampler
 from mempo.errors import ConfigError, UserError
-from mempo.imports import call_own, load_object
+from mempo.imports import call_own, load_own
 from mempo.interfaces import Context, Environment, Tool, World
 from mempo.protocol import TurnGrammar
 from mempo.question import Question
@@ -174,7 +174,7 @@ def make_tools(config: Config, retriever: Retriever | None) -> dict[str, Tool]:
     tools: dict[str, Tool] = {}
     for name in config.agent.tools:
         if is_import_path(name):
-            tool = call_own(f"agent.tools: {name}", load_object(name, "agent.tools", parameters=0))
+            tool = call_own(f"agent.tools: {name}", load_own(name, "agent.tools"))
             if not isinstance(tool, Tool) or tool.name not in TOOL_TAGS:
                 what = getattr(tool, "name", type(tool).__name__)
                 raise ConfigError(
@@ -213,7 +213,7 @@ def make_agent(
         )
     name = context or config.agent.context
     if is_import_path(name):
-        made = call_own(f"agent.context: {name}", load_object(name, "agent.context", parameters=1), renderer)
+        made = call_own(f"agent.context: {name}", load_own(name, "agent.context"), renderer)
         if not isinstance(made, Context):
             raise ConfigError(f"agent.context: {name} returned a {type(made).__name__}, which has no name and build()")
     else:
@@ -223,11 +223,11 @@ def make_agent(
 
 
 def custom_score(config: Config) -> CustomScore | None:
-    return load_object(config.reward.score, "reward", parameters=2) if is_import_path(config.reward.score) else None
+    return load_own(config.reward.score, "reward") if is_import_path(config.reward.score) else None
 
 
 def custom_credit(config: Config) -> CustomCredit | None:
-    return load_object(config.credit.function, "credit", parameters=2) if config.credit.function else None
+    return load_own(config.credit.function, "credit") if config.credit.function else None
 
 
 def make_sampler(config: Config, policy: Policy, forward: SharedForward) -> BatchingSampler:

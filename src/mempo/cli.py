@@ -9,12 +9,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from mempo import __version__
 from mempo.cluster.commands import cluster_app
 from mempo.errors import UserError
 from mempo.retrieval.commands import index_app
 from mempo.stopping import stoppable
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 world_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Write the corpus and questions of a world.")
 app.add_typer(index_app, name="index")
 app.add_typer(world_app, name="world")
@@ -26,7 +32,9 @@ Overrides = Annotated[
     typer.Argument(metavar="KEY=VALUE...", help="Settings that win over the file.", show_default=False),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the output folder.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Load what import paths name, print the resolved configuration, and stop.")
+]
 Out = Annotated[Path, typer.Option("--out", help="The folder to write.", show_default=False)]
 
 
@@ -34,6 +42,21 @@ def console() -> Console:
     """A terminal as it is; elsewhere wide enough for the tables."""
     found = Console()
     return found if found.is_terminal else Console(width=max(found.width, 120))
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"mempo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Train, evaluate and inspect language model agents that manage their own memory."""
 
 
 @app.command()
@@ -53,6 +76,9 @@ def _train(source: str, overrides: list[str], resume: bool, dry_run: bool) -> No
 
     resolved = resolve(source, overrides)
     if dry_run:
+        from mempo.own_objects import load_own_objects
+
+        load_own_objects(resolved.config)
         typer.echo(dump_with_origins(resolved), nl=False)
         return
     from mempo.pipeline import train as run_training
@@ -105,6 +131,7 @@ def evaluate(
     """Evaluate a policy, as one or several agents: how good, at what cost in tokens, with which notes."""
     from mempo.config import resolve
     from mempo.config.overrides import source_and_overrides
+    from mempo.config.yaml_text import dump_flow
     from mempo.evaluation import default_out, evaluate_model, evaluate_server, final_model, played_so_far
 
     model, settings = source_and_overrides(model, overrides)
@@ -124,7 +151,7 @@ def evaluate(
         if served["tokenizer"] is None and folder is not None:
             served["tokenizer"] = str(final_model(folder)) if is_run else model
         settings += ["toy=null", "model.path=null"]
-        settings += [f"server.{key}={value}" for key, value in served.items() if value is not None]
+        settings += [f"server.{key}={dump_flow(value)}" for key, value in served.items() if value is not None]
     elif served_model is not None or tokenizer is not None:
         raise UserError("--served-model and --tokenizer belong to --server, which is not given")
     resolved = resolve(config or model, [*settings, "rl.steps=0", "sft.steps=0"])
@@ -255,12 +282,23 @@ def diagnose(
 def show_config(
     source: Annotated[str | None, typer.Argument(help="A recipe, a YAML file, or a run folder.")] = None,
     overrides: Overrides = None,
+    explain: Annotated[
+        str | None, typer.Option("--explain", metavar="KEY", help="Say what one setting is, such as memory.pool.")
+    ] = None,
 ) -> None:
-    """Print the resolved configuration, and where each value came from."""
+    """Print the resolved configuration, and where each value came from; all settings: docs/settings.md."""
     from mempo.config import dump_with_origins, resolve
     from mempo.config.overrides import source_and_overrides
 
-    typer.echo(dump_with_origins(resolve(*source_and_overrides(source, overrides))), nl=False)
+    source, settings = source_and_overrides(source, overrides)
+    resolved = resolve(source, settings) if source is not None or settings or explain is None else None
+    if explain is not None:
+        from mempo.config.describe import explain_key
+
+        typer.echo(explain_key(explain, resolved))
+        return
+    assert resolved is not None
+    typer.echo(dump_with_origins(resolved), nl=False)
 
 
 @app.command()

@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from mempo.errors import UserError
+from mempo.config.yaml_text import load_yaml
+from mempo.errors import ConfigError, UserError
 
 T = TypeVar("T")
 RECORD: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 PUT_BACK = "put the right file back from a copy"
-_WRONG = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError, yaml.YAMLError)
+_WRONG = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError)
 _SHOWN_CHARS = 200
 
 
@@ -64,17 +64,20 @@ def read_json(path: Path, shape: TypeAdapter[T], remedy: str) -> T:
 
 
 def read_yaml(path: Path, remedy: str) -> dict[str, Any]:
-    """The mapping in a YAML file that was dumped by PyYAML, with at least one key.
+    """The mapping in a YAML file, with at least one key.
 
     Raises:
         DamagedFile: anything else.
     """
     with reading(path, remedy):
-        found = yaml.safe_load(path.read_text("utf-8"))
-        if not isinstance(found, dict) or not found:
-            raise ValueError("it holds no settings")
-        json.dumps(found, default=str)  # what contains itself has no end
-        return found
+        text = path.read_text("utf-8")
+    try:
+        found = load_yaml(text, "it")
+    except ConfigError as error:
+        raise DamagedFile(f"{path} is damaged ({error}); {remedy}") from error
+    if not found:
+        raise DamagedFile(f"{path} is damaged (it holds no settings); {remedy}")
+    return found
 
 
 def read_lines(path: Path, shape: TypeAdapter[Any] = RECORD, remedy: str = PUT_BACK) -> list[dict[str, Any]]:

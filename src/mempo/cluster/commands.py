@@ -67,7 +67,9 @@ def launch(
     resolved = resolve(source, overrides or ())
     if dry_run:
         from mempo.cluster.launch import dry_run as printed
+        from mempo.own_objects import load_own_objects
 
+        load_own_objects(resolved.config)
         typer.echo(printed(resolved, address), nl=False)
         return
     from mempo.cluster.launch import launch as run_launch

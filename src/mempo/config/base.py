@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from mempo.config.unused import unused
 from mempo.errors import nearest
+
+UNKNOWN_KEY = "unknown_key"
+"""The type of the error of a key that no setting has."""
 
 
 def is_import_path(name: str) -> bool:
@@ -37,8 +43,35 @@ class Settings(BaseModel):
         if isinstance(data, dict):
             for key in data:
                 if key not in cls.model_fields:
-                    raise ValueError(f"unknown key {key!r}{nearest(str(key), cls.model_fields)}")
+                    nested = "; write dotted keys as nested ones" if "." in str(key) else ""
+                    hint = nested or nearest(str(key), cls.model_fields)
+                    raise PydanticCustomError(
+                        UNKNOWN_KEY, "unknown key {shown}{hint}", {"key": key, "shown": repr(key), "hint": hint}
+                    )
         return data
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_what_would_be_read_as_something_else(cls, value: Any, info: ValidationInfo) -> Any:
+        """True is no 1, `yes` no truth value, and a number beyond 64 bits none that a machine counts with."""
+        kinds = _scalar_kinds(cls, str(info.field_name))
+        for item in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(item, bool) and bool not in kinds and kinds & {int, float}:
+                raise ValueError(f"{str(item).lower()} is no number")
+            if isinstance(item, int) and kinds & {int, float} and abs(item) >= 1 << 63:
+                raise ValueError(f"the number has {len(str(item))} digits; that is more than can be counted to")
+            if isinstance(item, str) and bool in kinds and str not in kinds:
+                raise ValueError("write true or false")
+        return value
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _refuse_what_stands_twice(cls, value: Any) -> Any:
+        if isinstance(value, tuple):
+            twice = next((item for n, item in enumerate(value) if item in value[:n]), None)
+            if twice is not None:
+                raise ValueError(f"{twice!r} stands twice; name it once")
+        return value
 
     @model_validator(mode="before")
     @classmethod
@@ -61,6 +94,22 @@ class Settings(BaseModel):
         if sentence := unused(self):
             raise ValueError(sentence)
         return self
+
+
+@cache
+def _scalar_kinds(cls: type[Settings], name: str) -> frozenset[Any]:
+    """The types of single values that a field may hold, those in a list too."""
+    left, found = [cls.model_fields[name].annotation], set()
+    while left:
+        kind = left.pop()
+        inner = [part for part in typing.get_args(kind) if part is not Ellipsis]
+        if typing.get_origin(kind) is typing.Literal:
+            found |= {type(part) for part in inner}
+        elif inner:
+            left += inner
+        else:
+            found.add(kind)
+    return frozenset(found)
 
 
 def long_form(kind: type[Settings], layer: Mapping[str, Any]) -> dict[str, Any]:

@@ -112,16 +112,17 @@ def room_for_a_prompt(config: Config) -> str | None:
 Rule = Callable[[Config], str | None]
 """What is wrong, as a sentence, or None."""
 
-RULES: tuple[Rule, ...] = (
-    toy_or_model,
-    server_or_policy,
-    toy_without_adapters,
-    toy_has_a_world,
-    one_source_of_passages,
-    tools_have_something_to_search,
-    react_has_no_notes,
-    rl_has_questions,
-    sft_has_questions,
-    answers_are_joined_as_they_are_split,
-    room_for_a_prompt,
-)
+RULES: dict[Rule, tuple[str, ...]] = {
+    toy_or_model: ("toy", "model.path"),
+    server_or_policy: ("server", "toy", "model.path"),
+    toy_without_adapters: ("toy", "model.lora"),
+    toy_has_a_world: ("toy", "data.world"),
+    one_source_of_passages: ("data.index", "data.server", "data.corpus"),
+    tools_have_something_to_search: ("agent.tools", "data.corpus", "data.index", "data.server", "data.world"),
+    react_has_no_notes: ("agent.context", "agent.notes"),
+    rl_has_questions: ("rl.steps", "data.train", "data.world"),
+    sft_has_questions: ("sft.steps", "data.train", "data.world"),
+    answers_are_joined_as_they_are_split: ("reward.separator", "sft.expert.joiner", "memory.probe.joiner"),
+    room_for_a_prompt: ("limits.min_turn_tokens", "limits.max_context_tokens"),
+}
+"""In the order in which they are asked, and the settings that each compares."""

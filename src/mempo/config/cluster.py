@@ -52,6 +52,7 @@ class ClusterSettings(Settings):
     nodes: int = Field(default=1, ge=1)
     """Machines. The output folder must be the same on all of them."""
     gpus_per_node: int = Field(default=8, ge=1)
+    """GPUs of each machine."""
     engine: Literal["vllm", "sglang"] = "vllm"
     """Who generates during rollouts; it must be installed beside verl."""
     tensor_parallel: int = Field(default=1, ge=1)

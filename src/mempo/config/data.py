@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from mempo.config.base import Settings
 from mempo.config.retrieval import ClientSettings
@@ -16,6 +16,7 @@ class DataSettings(Settings):
     world: str | None = None
     """`atlas`, `maze`, or `package.module:factory` that returns a `World`; called with `world_options`."""
     world_options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the world, such as `{rendering: cards}` (docs/worlds.md)."""
     train: str | None = None
     """A question file (see docs/data.md) to train on; only without a world, or with one to act in."""
     test: str | None = None
@@ -41,8 +42,8 @@ class DataSettings(Settings):
 
     @field_validator("objectives", "test_objectives", mode="before")
     @classmethod
-    def _one_or_more(cls, value: Any) -> Any:
+    def _one_or_more(cls, value: Any, info: ValidationInfo) -> Any:
         values = value if value is None or isinstance(value, list | tuple) else [value]
         if values is not None and (not values or any(type(k) is not int or k < 1 for k in values)):
-            raise ValueError(f"numbers of objectives are whole numbers from 1, not {value!r}")
+            raise ValueError(f"numbers of objectives are whole numbers from 1; write data.{info.field_name}=[2, 4]")
         return values

@@ -13,6 +13,7 @@ class LoraSettings(Settings):
     """Low-rank adapters (LoRA, arXiv 2106.09685): W + (alpha / rank) B A is used, and only A and B are trained."""
 
     rank: int = Field(default=16, ge=1)
+    """Rows of A and columns of B."""
     alpha: float = Field(default=32.0, gt=0, allow_inf_nan=False)
     """The adapter's product counts alpha / rank times."""
     targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
@@ -34,7 +35,9 @@ class ModelSettings(Settings):
     device: str = "auto"
     """`auto` takes CUDA where there is one."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Precision of the weights, of sampling and of scoring."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    """How attention is computed; `flash_attention_2` needs its package and a GPU."""
     threads: int = Field(default=0, ge=0, le=1024)
     """CPU threads of torch; 0 leaves its own choice."""
     gradient_checkpointing: bool = False

@@ -39,7 +39,9 @@ class EvalSettings(Settings):
     temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     """1: the policy as it was trained. 0: greedy."""
     top_p: float = Field(default=1.0, gt=0, le=1)
+    """Sample from the likeliest tokens that have so much probability together; 1: from all."""
     top_k: int = Field(default=0, ge=0)
+    """Sample from so many of the likeliest tokens; 0: from all."""
     agents: tuple[str, ...] = ()
     """Agents that `mempo eval` compares (docs/evaluation.md); none: the configuration's own."""
     instructions: bool = False

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from mempo.config.base import Settings, long_form
-from mempo.config.explain import explain
-from mempo.config.yaml_text import load_yaml
+from mempo.config.explain import explain, shortened
+from mempo.config.yaml_text import load_value
 from mempo.errors import ConfigError
 
 S = TypeVar("S", bound=Settings)
+MAX_PARTS = 20
+"""Of a key; settings have four, keys of the user's own options a few more."""
 
 
 def parse_override(text: str) -> dict[str, Any]:
-    """`rl.steps=20` as `{"rl": {"steps": 20}}`; the value is read as YAML.
+    """`rl.steps=20` as `{"rl": {"steps": 20}}`.
 
     Raises:
-        ConfigError: no `=`, or no key before it.
+        ConfigError: no `=`, no key before it, or a value that is none.
     """
     key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise ConfigError(f"{text!r} is not an override; write key=value, for example rl.steps=20")
-    # A value like `my_module:score` or `window(3)` is a string to YAML already; what is no YAML at all is one too.
+    parts = [part.strip() for part in key.split(".")]
+    if not equals or not all(parts) or len(parts) > MAX_PARTS:
+        raise ConfigError(f"{shortened(text)} is not an override; write key=value, for example rl.steps=20")
     try:
-        parsed: Any = load_yaml(f"value: {value}", key)["value"] if value.strip() else ""
-    except ConfigError:
-        parsed = value
-    for part in reversed(key.strip().split(".")):
+        parsed: Any = load_value(value)
+    except ConfigError as error:
+        raise ConfigError(f"{'.'.join(parts)}: {error}") from error
+    for part in reversed(parts):
         parsed = {part: parsed}
     return parsed
 
@@ -38,7 +40,7 @@ def parse_override(text: str) -> dict[str, Any]:
 def source_and_overrides(source: str | None, overrides: Sequence[str] | None) -> tuple[str | None, list[str]]:
     """What a command was given: where no source is named, the first of the settings stands in its place."""
     found = list(overrides or ())
-    if source is not None and "=" in source and not Path(source).exists():
+    if source is not None and "=" in source and not os.path.exists(source):
         return None, [source, *found]
     return source, found
 
@@ -65,7 +67,7 @@ def settings_from(kind: type[S], overrides: Sequence[str], given: Mapping[str, A
     try:
         return kind.model_validate(merged)
     except ValidationError as error:
-        raise ConfigError(explain(error)) from error
+        raise ConfigError(explain(error, kind)) from error
 
 
 def _copy(value: Any) -> Any:

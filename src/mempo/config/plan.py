@@ -20,11 +20,13 @@ class PlanSettings(Settings):
     """A folder with config.json, or a known name such as Qwen2.5-7B."""
     # --- the run
     questions: int = Field(default=128, ge=1)
+    """Of a step."""
     rollouts: int = Field(default=16, ge=2)
     """Per question."""
     updates: int = Field(default=1, ge=1)
     """Optimizer steps per batch of questions."""
     turns: int = Field(default=8, ge=1)
+    """Of a rollout that goes all its turns."""
     agent_context: str = "memory"
     """What the policy sees: memory, full, react, last_turn, generations, window(k)."""
     context_tokens: int = Field(default=8192, ge=2)
@@ -34,27 +36,39 @@ class PlanSettings(Settings):
     turn_tokens: int = Field(default=250, ge=1)
     """Written in one turn: note, thought and action."""
     note_tokens: int = Field(default=120, ge=0)
+    """Of those, the note."""
     action_tokens: int = Field(default=20, ge=0)
+    """Of those, the action."""
     observation_tokens: int = Field(default=600, ge=0)
     """One tool result."""
     probe_tokens: int = Field(default=40, ge=1)
+    """The continuation that asks for the answer, gold included."""
     memory_signal: bool = True
+    """Whether notes are scored."""
     baseline: Literal["none", "full", "visible", "previous_note"] = "none"
+    """What P(mem) is compared with; all but `none` cost one more pass a note."""
     lookahead: int = Field(default=0, ge=0)
+    """Tool results that a note is scored ahead with; each costs one more pass a note."""
     reference: bool = True
     """A frozen copy for the KL term (with adapters: the policy without them)."""
     recompute_logprobs: bool = True
+    """Whether the policy's engine computes the old log-probs again."""
     # --- how it is trained
     lora_rank: int | None = Field(default=None, ge=1)
+    """Rank of adapters; null: all weights are trained."""
     weight_bytes: int = Field(default=4, ge=1)
     """Of a number of the weights and their gradients, as the optimizer sees them."""
     compute_bytes: int = Field(default=2, ge=1)
     """Of a number in the layers and in the rollout server."""
     gradient_checkpointing: bool = True
+    """Whether activations are made again in the backward pass."""
     micro_batch_tokens: int = Field(default=16_384, ge=1)
+    """Tokens of one forward and backward pass on a GPU."""
     # --- machines
     gpus: int = Field(default=8, ge=1)
+    """Of all nodes."""
     gpus_per_node: int = Field(default=8, ge=1)
+    """Of each node."""
     gpu_memory_gb: float = Field(default=80, gt=0, allow_inf_nan=False)
     """10^9 bytes."""
     tensor_parallel: int = Field(default=1, ge=1)
@@ -62,9 +76,13 @@ class PlanSettings(Settings):
     sequence_parallel: int = Field(default=1, ge=1)
     """GPUs that share a row in training."""
     gpu_memory_fraction: float = Field(default=0.5, gt=0, lt=1)
+    """Share of a GPU for the rollout server: weights, keys and values."""
     offload_parameters: bool = False
+    """Keep weights in main memory while they are not used."""
     offload_optimizer: bool = False
+    """Keep the optimizer's state in main memory while it is not used."""
     engine: Literal["vllm", "sglang"] = "vllm"
+    """Who generates during rollouts."""
     # --- assumed
     gpu_tflops: float = Field(default=312, gt=0, allow_inf_nan=False)
     """10^12 operations a second of one GPU in `compute_bytes` numbers; 312 is an A100, 989 an H100."""
@@ -82,8 +100,11 @@ class PlanSettings(Settings):
     """Per logit in an update: itself and its gradient in 16 bits, and a copy in 32."""
     # --- retrieval
     index: Index = "IVF16384,SQ8"
+    """Kind of the index that searches are answered from."""
     documents: int = Field(default=21_015_324, ge=1)
+    """Of the corpus; the default is wiki-18."""
     dimension: int = Field(default=768, ge=1)
+    """Of its vectors."""
     cores: int = Field(default=16, ge=1)
     """Of one replica."""
     replica_queries_per_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)

@@ -5,23 +5,23 @@ Later sources win: defaults, the recipe that a file builds on (`recipe: quicksta
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from mempo.config.base import leaves, long_form
 from mempo.config.check import check
-from mempo.config.explain import explain
+from mempo.config.explain import explain, shortened
 from mempo.config.overrides import merge, parse_override
 from mempo.config.retired import without_retired
 from mempo.config.rewards import PRESETS
 from mempo.config.schema import Config
-from mempo.config.yaml_text import load_yaml
+from mempo.config.yaml_text import dump_flow, load_yaml, read_yaml
 from mempo.errors import ConfigError, nearest
 
 RECIPES = files("mempo") / "recipes"
@@ -68,6 +68,8 @@ def resolve(source: str | None, overrides: Sequence[str] = ()) -> Resolved:
     """
     layers = [] if source is None else _read_source(source)
     layers += [("command line", parse_override(override)) for override in overrides]
+    if any(BUILDS_ON in layer for _, layer in layers):
+        raise ConfigError(f"{BUILDS_ON} is the first word of the command, or a key of a YAML file; it is no setting")
     layers = [(origin, long_form(Config, layer)) for origin, layer in layers]
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -79,7 +81,7 @@ def resolve(source: str | None, overrides: Sequence[str] = ()) -> Resolved:
     try:
         config = Config.model_validate(without_retired(merged, origins))
     except ValidationError as error:
-        raise ConfigError(explain(error, layers)) from error
+        raise ConfigError(explain(error, Config, layers)) from error
     check(config)
     every = dict.fromkeys((key for key, _ in leaves(config.model_dump(mode="json"))), "default")
     preset = config.memory.preset
@@ -99,9 +101,8 @@ def dump_with_origins(resolved: Resolved) -> str:
                 lines.append(f"{'  ' * indent}{key}:")
                 walk(value, f"{name}.", indent + 1)
             else:
-                text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10_000)
-                shown = text.removesuffix("\n").removesuffix("\n...")
-                lines.append(f"{'  ' * indent}{key}: {shown}  # {resolved.origins.get(name, 'default')}")
+                origin = resolved.origins.get(name, "default")
+                lines.append(f"{'  ' * indent}{dump_flow(key)}: {dump_flow(value)}  # {origin}")
 
     walk(resolved.plain(), "", 0)
     return "\n".join(lines) + "\n"
@@ -114,18 +115,18 @@ def _read_source(source: str) -> list[Layer]:
     """The layers of a source, what it builds on first."""
     path = Path(source)
     if source in recipe_names():
-        return [_recipe(source)]
-    if path.is_file():
+        return [recipe_layer(source)]
+    if os.path.isfile(path):
         return _read_file(path, ())
     file = path / "config.yaml"
     if path.is_dir() and (file.exists() or file.is_symlink()):
         # The run is where it is found, whatever it was called when it began.
-        return [(f"run {path}", {**load_yaml(_text_of(file), str(file)), "output": str(path)})]
+        return [(f"run {path}", {**read_yaml(file), "output": str(path)})]
     names = recipe_names()
-    raise ConfigError(f"no recipe or file {source!r}{nearest(source, names)}; recipes: {', '.join(names)}")
+    raise ConfigError(f"no recipe or file {shortened(source)}{nearest(source, names)}; recipes: {', '.join(names)}")
 
 
-def _recipe(name: str) -> Layer:
+def recipe_layer(name: str) -> Layer:
     return f"recipe {name}", load_yaml(RECIPES.joinpath(f"{name}.yaml").read_text("utf-8"), f"recipe {name}")
 
 
@@ -133,14 +134,14 @@ def _read_file(path: Path, above: tuple[Path, ...]) -> list[Layer]:
     """A file's own layer after those of what it builds on. `above`: the files that were read on the way here."""
     if path.resolve() in above:
         raise ConfigError(f"{path} builds on itself; take out one {BUILDS_ON}: of {', '.join(map(str, above))}")
-    own = load_yaml(_text_of(path), str(path))
+    own = read_yaml(path)
     if BUILDS_ON not in own:
         return [(str(path), own)]
     base = own.pop(BUILDS_ON)
     if isinstance(base, str) and base in recipe_names():
-        origin, layer = _recipe(base)
+        origin, layer = recipe_layer(base)
         below = [(origin, layer)]
-    elif isinstance(base, str) and (file := path.parent / base).is_file():
+    elif isinstance(base, str) and os.path.isfile(file := path.parent / base):
         below = _read_file(file, (*above, path.resolve()))
     else:
         names = recipe_names()
@@ -149,13 +150,6 @@ def _read_file(path: Path, above: tuple[Path, ...]) -> list[Layer]:
             f"recipes: {', '.join(names)}"
         )
     return [*((f"{origin} (through {path})", layer) for origin, layer in below), (str(path), own)]
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read as text ({error})") from error
 
 
 def _origin(key: str, origins: Mapping[str, str]) -> str | None:

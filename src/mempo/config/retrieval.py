@@ -31,6 +31,7 @@ class ServiceSettings(Settings):
     default_top_k: int = Field(default=3, ge=1)
     """Passages per query when a request's `topk` is null or absent."""
     max_top_k: int = Field(default=1000, ge=1)
+    """Most passages per query."""
     max_queries: int = Field(default=8192, ge=1)
     """Queries, or urls, of one request."""
     max_passages: int = Field(default=200_000, ge=1)
@@ -38,6 +39,7 @@ class ServiceSettings(Settings):
     max_query_chars: int = Field(default=65_536, ge=1)
     """Characters of one query or url."""
     max_body_bytes: int = Field(default=16 << 20, ge=1)
+    """Of a request."""
     body_timeout_s: float = Field(default=30.0, gt=0)
     """Seconds within which a request's body must have arrived."""
     max_batch_queries: int = Field(default=64, ge=1)
@@ -78,7 +80,9 @@ class EncoderSettings(Settings):
     pooling: Pooling | None = None
     """`mean` over all tokens, `cls`: the first one, `last`: the last one. Default `mean`."""
     query_prefix: str | None = None
+    """Put before every query. Default: that of the family, or nothing."""
     passage_prefix: str | None = None
+    """Put before every passage. Default: that of the family, or nothing."""
     max_tokens: int | None = Field(default=None, ge=8)
     """Longer texts are cut; special tokens count. Default 512, or less where the model sees less."""
     normalize: bool | None = None
@@ -86,6 +90,7 @@ class EncoderSettings(Settings):
     titles: Titles = "plain"
     """How a passage begins: with its title as a line, with the title in quotes (as in `contents` rows), or without."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Precision of the encoder's weights."""
     batch: int = Field(default=64, ge=1)
     """Texts encoded at once. Vectors depend on it by rounding only."""
     device: str = "auto"
@@ -127,6 +132,7 @@ class BuildSettings(Settings):
     short_forms: ClassVar = {"encoder": "path"}
 
     kind: Literal["bm25", "tantivy", "dense", "hybrid"] = "bm25"
+    """`bm25` and `tantivy` look up words, `dense` compares vectors, `hybrid` does both."""
     lexical: Literal["bm25", "tantivy"] = "bm25"
     """The lexical half of a hybrid."""
     title_weight: int = Field(default=2, ge=0)

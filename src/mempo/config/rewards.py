@@ -44,6 +44,8 @@ class OutcomeSettings(Settings):
 
 
 class ProbeSettings(Settings):
+    """The continuation that asks the policy for the gold answer."""
+
     thought: str = "The information gathered so far is enough to answer the question."
     """The thought put into the policy's mouth before the answer. For a published checkpoint, give the sentence it was
     trained with."""
@@ -73,10 +75,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "probe": {"separators_are_gold": True},
     },
 }
-
-
-CREDIT_KEYS = ("pool", "min_pool", "small_pool", "weight", "normalize_std", "gate")
-"""The settings that turn rewards into advantages; an own credit function takes the place of all of them."""
 
 
 class LookaheadSettings(Settings):
@@ -179,7 +177,6 @@ class MemorySettings(Settings):
             )
         return self
 
-    def beside_preset(self, names: tuple[str, ...] = CREDIT_KEYS) -> list[str]:
-        """Those of `names` that have another value than their preset gives them."""
-        plain = type(self)(preset=self.preset)
-        return [name for name in names if getattr(self, name) != getattr(plain, name)]
+    def beside_preset(self, name: str) -> bool:
+        """Whether a setting has another value than its preset gives it."""
+        return getattr(self, name) != getattr(type(self)(preset=self.preset), name)

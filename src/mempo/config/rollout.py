@@ -53,6 +53,7 @@ class AgentSettings(Settings):
     notes: Presence = "required"
     """Whether turns from the second on hold a note; `forbidden` is an agent without memory (ReAct)."""
     first_note: Presence = "optional"
+    """The same for the first turn, in which there is nothing to note yet."""
     tools: tuple[str, ...] = ("search", "access")
     """`search`, `access`, or `package.module:factory` of a tool of your own that answers one of these two tags."""
 
@@ -76,6 +77,7 @@ class LimitSettings(Settings):
     """Limits of a rollout, in tokens and turns."""
 
     max_turns: int = Field(default=8, ge=1)
+    """Turns of a rollout."""
     max_turn_tokens: int = Field(default=512, ge=1)
     """Generated tokens of one turn."""
     max_rollout_tokens: int | None = Field(default=None, ge=1)

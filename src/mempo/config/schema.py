@@ -26,6 +26,7 @@ class Config(Settings):
     output: str = Field(default="runs/run", min_length=1)
     """The run folder."""
     seed: int = Field(default=0, ge=0)
+    """Of everything that is drawn at random: demonstrations, questions, noise, weights of a toy."""
     model: ModelSettings = ModelSettings()
     toy: ToySettings | None = None
     """A tiny policy made from scratch for the world, instead of a model of `model.path`."""

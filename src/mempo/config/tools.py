@@ -28,6 +28,7 @@ class WebApiSettings(Settings):
     timeout_s: float = Field(default=20.0, gt=0)
     """Seconds of one try, the whole reply included."""
     max_reply_bytes: int = Field(default=4 << 20, ge=1)
+    """A longer reply is broken off."""
 
 
 class WebSearchSettings(WebApiSettings):
@@ -36,6 +37,7 @@ class WebSearchSettings(WebApiSettings):
     provider: str = "serper"
     """`serper`, for any service that speaks its JSON, or `package.module:factory` of a `SearchProvider`."""
     endpoint: str = "https://google.serper.dev/search"
+    """The address that is asked."""
     key_variable: str = "SERPER_API_KEY"
     """The environment variable that holds the key."""
 
@@ -51,6 +53,7 @@ class WebPageSettings(WebApiSettings):
     key_variable: str = "JINA_API_KEY"
     """The environment variable that holds its key; without a key the service is asked without one."""
     max_redirects: int = Field(default=5, ge=0)
+    """Redirects that are followed, each checked like the first address."""
     ports: tuple[int, ...] = (80, 443)
     """Other ports are refused."""
 
@@ -61,6 +64,7 @@ class SearchSettings(Settings):
     source: Literal["corpus", "web"] = "corpus"
     """`corpus` is what `data.*` names, in this process or behind a server; `web` asks a search engine."""
     top_k: int = Field(default=5, ge=1)
+    """Passages that a search shows."""
     passage: str = "[{n}] {title}\n{text}"
     """How a passage is shown; `{n}`, `{title}`, `{text}` and `{url}` are filled in."""
     max_passage_chars: int = Field(default=5000, ge=1)

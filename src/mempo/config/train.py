@@ -11,6 +11,8 @@ from mempo.config.base import Settings
 
 
 class CreditSettings(Settings):
+    """From scores to outcome advantages."""
+
     normalize_std: bool = True
     """Divide by the group's standard deviation; off is the Dr. GRPO variant (mean only)."""
     function: str | None = None
@@ -22,6 +24,8 @@ Aggregate = Literal["token_mean", "rollout_mean"]
 
 
 class LossSettings(Settings):
+    """Clipped surrogate, and a term that holds the policy near the one that RL started from."""
+
     clip_low: float = Field(default=0.2, gt=0, le=1)
     """The ratio counts down to 1 - clip_low."""
     clip_high: float = Field(default=0.2, gt=0, allow_inf_nan=False)
@@ -61,9 +65,13 @@ class OptimSettings(Settings):
     min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
     """Where `linear` and `cosine` end, as a share of `lr`."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
+    """Decay of the mean of gradients."""
     beta2: float = Field(default=0.999, ge=0, lt=1)
+    """Decay of the mean of their squares."""
     weight_decay: float = Field(default=0.0, ge=0)
+    """Share of a weight that is taken off in each step, times the learning rate."""
     max_grad_norm: float = Field(default=1.0, gt=0)
+    """A longer gradient is cut to this length."""
     micro_batch_tokens: int = Field(default=16_384, ge=1)
     """Padded tokens of one forward and backward pass; changes memory and speed, never the result."""
 
@@ -90,6 +98,7 @@ class ExpertSettings(Settings):
     """The thought before anything but an answer; `{query}` is what is searched for, or where an expert of a world is
     going; such experts may fill in more."""
     think_answer: str = "all done"
+    """The thought before an answer."""
     joiner: str = "; "
     """Between the answers of several objectives."""
     unknown: str = "unknown"
@@ -105,6 +114,7 @@ class SftSettings(Settings):
     steps: int = Field(default=0, ge=0)
     """Optimizer steps; 0 skips the stage."""
     batch_rows: int = Field(default=32, ge=1)
+    """Rows of an optimizer step."""
     demos: int = Field(default=500, ge=1)
     """Episodes of the expert."""
     full_share: float = Field(default=0.2, ge=0, le=1)
@@ -117,6 +127,7 @@ class SftSettings(Settings):
     expert: ExpertSettings = ExpertSettings()
     optim: OptimSettings = OptimSettings(lr=1e-5, warmup_steps=10, schedule="cosine")
     save_every: int = Field(default=100, ge=1)
+    """Steps between checkpoints."""
 
 
 class RlSettings(Settings):
@@ -125,10 +136,13 @@ class RlSettings(Settings):
     steps: int = Field(default=0, ge=0)
     """Batches of questions; 0 skips the stage."""
     questions_per_step: int = Field(default=8, ge=1)
+    """Questions of a batch."""
     rollouts_per_question: int = Field(default=16, ge=1)
+    """The group that a rollout is compared with."""
     updates_per_step: int = Field(default=1, ge=1)
     """Optimizer steps per batch of questions, whatever the number of turns and rows; questions are dealt out evenly."""
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Of sampling during training; ratios are taken at the same."""
     schedule: Literal["auto", "lockstep", "eager"] = "auto"
     """How rollouts are batched: `lockstep` repeats exactly, `eager` never waits. `auto`: lockstep on CPU."""
     memory_signal: bool = True
@@ -140,6 +154,7 @@ class RlSettings(Settings):
     optim: OptimSettings = OptimSettings()
     loss: LossSettings = LossSettings()
     save_every: int = Field(default=20, ge=1)
+    """Steps between checkpoints."""
     log_rollouts_every: int = Field(default=1, ge=0)
     """Save the rollouts of every so many steps; 0 saves none."""
 
@@ -157,9 +172,13 @@ class ToySettings(Settings):
     """Shape and warm-up of the toy policy."""
 
     hidden_size: int = Field(default=64, ge=8)
+    """Width of the layers."""
     layers: int = Field(default=2, ge=2)
+    """At least two: the first looks back, the second looks up."""
     heads: int = Field(default=4, ge=1)
+    """Attention heads of a layer."""
     window_tokens: int = Field(default=1024, ge=64)
+    """The most tokens that it can see."""
     warmup_steps: int = Field(default=200, ge=0)
     """SFT steps of copying alone; they count among `sft.steps`."""
     copy_share: float = Field(default=0.3, ge=0, lt=1)

@@ -7,9 +7,12 @@ gives every key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+CREDIT_KEYS = ("pool", "min_pool", "small_pool", "weight", "normalize_std", "gate")
+"""The settings of `memory` that turn rewards into advantages; an own credit function takes the place of all of them."""
 
 _DENSE_OF_BUILD = ("dense.factory", "dense.metric", "dense.train_sample", "dense.seed", "dense.stored_as")
 _DENSE = (*_DENSE_OF_BUILD, "dense.nprobe", "dense.ef_search")
@@ -21,14 +24,15 @@ _ONE_RESULT = ("memory", "last_turn", "generations", "window(1)")
 class Unused:
     """`keys` of the class `of` would do nothing where `when` holds.
 
-    `sentence` is filled in with `key`, its `value`, and the settings `s`. `keys` may be a function that finds those
-    that are set.
+    `sentence` is filled in with `key`, its `value`, and the settings `s`. `is_set` of the settings and a key: where
+    "another value than the default" is not what makes a key set.
     """
 
     of: str
-    keys: tuple[str, ...] | Callable[[Any], Sequence[str]]
+    keys: tuple[str, ...]
     when: Callable[[Any], object]
     sentence: str
+    is_set: Callable[[Any, str], object] | None = None
 
 
 TABLE: tuple[Unused, ...] = (
@@ -65,15 +69,17 @@ TABLE: tuple[Unused, ...] = (
     ),
     Unused(
         "Config",
-        lambda s: ["rl.memory_signal"] if s.rl.memory_signal else [],
+        ("rl.memory_signal",),
         lambda s: s.rl.steps and s.agent.notes == "forbidden",
         "agent.notes is forbidden, so {key} would do nothing; set rl.memory_signal=false",
+        is_set=lambda s, key: s.rl.memory_signal,
     ),
     Unused(  # with rl.memory_signal off they may stay: so a run is compared with one on the outcome alone by one switch
         "Config",
-        lambda s: [f"memory.{name}" for name in s.memory.beside_preset()],
+        tuple(f"memory.{name}" for name in CREDIT_KEYS),
         lambda s: s.credit.function,
         "credit.function is {s.credit.function}, so {key} would do nothing; unset one of the two",
+        is_set=lambda s, key: s.memory.beside_preset(key.removeprefix("memory.")),
     ),
     Unused(
         "Config",
@@ -219,9 +225,9 @@ def unused(settings: Any) -> str | None:
     """The first setting that would do nothing, as a sentence with the remedy; None when there is none."""
     for rule in TABLE:
         if rule.of == type(settings).__name__ and rule.when(settings):
-            for key in rule.keys(settings) if callable(rule.keys) else rule.keys:
+            for key in rule.keys:
                 value, default = _value_and_default(settings, key)
-                if callable(rule.keys) or value != default:
+                if value != default if rule.is_set is None else rule.is_set(settings, key):
                     return rule.sentence.format(key=key, value=value, s=settings)
     return None
 

@@ -26,11 +26,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import ConfigDict, StringConstraints, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from mempo.config.evaluate import AgentSpec
+from mempo.config.yaml_text import dump_yaml
 from mempo.errors import UserError
 from mempo.evaluate.saved import read_rollouts
 from mempo.question import Question
@@ -141,11 +141,10 @@ class EvalFolder:
     ) -> None:
         """Write what is evaluated, or go on with it. Raises as `refuse_changes` does."""
         self.refuse_changes(config, identity, completed)
-        text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
         write_whole(self.path / "identity.json", json.dumps(dict(identity), indent=1) + "\n")
         known = self.agents() | {spec.file_name: asdict(spec) for spec in specs}
         write_whole(self.path / "agents.json", json.dumps(known, indent=1) + "\n")
-        write_whole(self.path / "config.yaml", text)  # last: with it the folder holds an evaluation
+        write_whole(self.path / "config.yaml", dump_yaml(config))  # last: with it the folder holds an evaluation
 
     def agents(self) -> dict[str, dict[str, Any]]:
         """`{file name: agent}`, in the order in which they were first evaluated."""

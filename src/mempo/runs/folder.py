@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
+from mempo.config.yaml_text import dump_yaml
 from mempo.errors import UserError
 from mempo.read_files import PUT_BACK, exists, read_json, read_yaml
 from mempo.runs.files import append_line, dump_line, read_lines, write_whole
@@ -174,8 +174,7 @@ class RunFolder:
                 else:
                     path.unlink(missing_ok=True)
         if not goes_on or may_change:
-            text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
-            write_whole(self.path / "config.yaml", text)
+            write_whole(self.path / "config.yaml", dump_yaml(config))
 
     def refuse_other_data(self, fingerprints: Mapping[str, str], resume: bool, may_change: Sequence[str] = ()) -> None:
         """Remember what the run's questions and corpus are; a resumed run must have the same, but for those named in

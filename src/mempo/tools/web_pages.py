@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 from mempo.config.base import is_import_path
 from mempo.config.tools import WebPageSettings
 from mempo.errors import ConfigError
-from mempo.imports import call_own, load_object
+from mempo.imports import call_own, load_own
 from mempo.retrieval.jsonl import valid_text
 from mempo.retrieval.types import Document
 from mempo.tools.retrying import BadCall
@@ -91,7 +91,7 @@ def make_reader(settings: WebPageSettings) -> PageReader:
     what = "access.web.reader"
     if not is_import_path(settings.reader):
         raise ConfigError(f"{what}: unknown reader {settings.reader!r}; write direct, api or package.module:factory")
-    made = call_own(f"{what}: {settings.reader}", load_object(settings.reader, what, parameters=0))
+    made = call_own(f"{what}: {settings.reader}", load_own(settings.reader, what))
     if not isinstance(made, PageReader):
         raise ConfigError(f"{what}: {settings.reader} returned a {type(made).__name__} without read(url)")
     return made

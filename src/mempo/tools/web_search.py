@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from mempo.config.base import is_import_path
 from mempo.config.tools import WebSearchSettings
 from mempo.errors import ConfigError
-from mempo.imports import call_own, load_object
+from mempo.imports import call_own, load_own
 from mempo.retrieval.jsonl import valid_text
 from mempo.retrieval.types import Document, Hit
 from mempo.tools.web_api import WebApi, required_key, web_json
@@ -66,7 +66,7 @@ def make_provider(settings: WebSearchSettings) -> SearchProvider:
     what = "search.web.provider"
     if not is_import_path(settings.provider):
         raise ConfigError(f"{what}: unknown provider {settings.provider!r}; write serper or package.module:factory")
-    made = call_own(f"{what}: {settings.provider}", load_object(settings.provider, what, parameters=0))
+    made = call_own(f"{what}: {settings.provider}", load_own(settings.provider, what))
     if not isinstance(made, SearchProvider):
         raise ConfigError(f"{what}: {settings.provider} returned a {type(made).__name__} without search(query, count)")
     return made
