@@ -206,7 +206,7 @@ def test_folders_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     weights = tmp_path / "adapter" / "adapter_model.safetensors"
     whole = load_file(weights)
     save_file({name: t for name, t in whole.items() if "up_proj" not in name}, weights)
-    with pytest.raises(UserError, match=r"does not fit the model \.\./base: .*up_proj.* differs"):
+    with pytest.raises(UserError, match=r"does not fit the model \.\./base: 4 of 28 tensors are missing .*up_proj"):
         load_policy(CPU, str(tmp_path / "adapter"))
     weights.write_bytes(weights.read_bytes()[:100])
     with pytest.raises(UserError, match=r"the adapter in .* cannot be loaded"):

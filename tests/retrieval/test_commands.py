@@ -138,7 +138,7 @@ def test_a_ready_made_file(cli: Any, corpus: Path, tmp_path: Path) -> None:
         ("--kind bm52", "--kind: Input should be 'bm25'"),
         ("--kind dense", "'dense' needs an encoder"),
         ("--encoder minilm", "--encoder is of no use here: it belongs to --kind dense or hybrid"),
-        ("--kind dense --encoder nowhere", "no encoder folder 'nowhere'"),
+        ("--kind dense --encoder ./nowhere", r"no encoder folder '\./nowhere'"),
         ("--kind dense --encoder BERT --lexical bm25", "--lexical is of no use here: it belongs to --kind hybrid"),
         ("--kind dense --encoder BERT --title-weight 3", "--title-weight is of no use here"),
         ("--kind dense --encoder BERT --faiss x --factory Flat", "--factory is of no use here"),

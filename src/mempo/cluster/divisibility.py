@@ -15,6 +15,7 @@ from typing import Any
 from mempo.cluster_settings import ClusterSettings
 from mempo.config import Config
 from mempo.errors import ConfigError
+from mempo.model_files import context_window, text_value
 
 AGENT_WORKERS = 8
 MAX_LORA_RANK = 512
@@ -34,9 +35,8 @@ class ModelShape:
     @classmethod
     def of(cls, found: Any) -> ModelShape:
         """From the contents of config.json, or a Hugging Face configuration object."""
-        get = found.get if isinstance(found, dict) else lambda name: getattr(found, name, None)
-        heads = get("num_attention_heads")
-        return cls(heads, get("num_key_value_heads") or heads, get("max_position_embeddings"))
+        heads = text_value(found, "num_attention_heads", "n_head", "n_heads")
+        return cls(heads, text_value(found, "num_key_value_heads") or heads, context_window(found))
 
 
 def model_shape(path: str | None) -> ModelShape:

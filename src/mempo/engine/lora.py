@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from mempo.engine.lora_settings import LoraSettings
 from mempo.errors import UserError, nearest
+from mempo.model_files import partial_load, said
 
 if TYPE_CHECKING:
     from mempo.engine.model import Policy
@@ -118,16 +118,17 @@ def load_adapter(load_base: Callable[[str], Policy], folder: Path) -> Policy:
     try:
         config = peft.LoraConfig.from_pretrained(str(folder))
         found = load_file(folder / WEIGHTS)
-    except (OSError, ValueError, TypeError, SafetensorError) as error:
-        raise UserError(f"the adapter in {folder} cannot be loaded: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # peft makes of a damaged configuration what it can
+        raise UserError(f"the adapter in {folder} cannot be loaded: {said(error)}") from error
     config.inference_mode = False
     name = str(config.base_model_name_or_path)
     policy = _inject(load_base(str(folder / name) if name.startswith("..") else name), config, name)
     expected = {_file_key(key): parameter for key, parameter in _adapter_parameters(policy.model)}
-    shapes = [{key: tuple(t.shape) for key, t in tensors.items()} for tensors in (expected, found)]
-    if shapes[0] != shapes[1]:
-        differing = sorted(key for key in expected | found if shapes[0].get(key) != shapes[1].get(key))
-        raise UserError(f"the adapter in {folder} does not fit the model {name}: {differing[0]} differs")
+    shapes = {key: (found[key].shape, expected[key].shape) for key in expected.keys() & found.keys()}
+    differing = {key: pair for key, pair in shapes.items() if pair[0] != pair[1]}
+    missing, extra = expected.keys() - found.keys(), found.keys() - expected.keys()
+    if problem := partial_load(missing, differing, extra, len(expected), "the adapter"):
+        raise UserError(f"the adapter in {folder} does not fit the model {name}: {problem}")
     with torch.no_grad():
         for key, parameter in expected.items():
             parameter.copy_(found[key])
