@@ -10,7 +10,7 @@ import dataclasses
 import json
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,13 +22,14 @@ from mempo.config import Config
 from mempo.demos import Demo, play
 from mempo.errors import UserError
 from mempo.expert import ExpertSettings
-from mempo.interfaces import Environment, HasTexts, Scorer
+from mempo.interfaces import Environment, HasTexts, Scorer, Tool
 from mempo.protocol import closing, opening
 from mempo.question import Question
 from mempo.rewards.outcome import score_answer
 from mempo.rewards.probe_check import CheckNotes, ProbeCheck, check_notes, check_probe, note_of_gold
 from mempo.runs.files import write_whole
 from mempo.tokens import Codec
+from mempo.tools.make import told
 from mempo.train.sft import RowSource, demo_rows, mixed_batches, probe_row, take
 from mempo.train.toy import toy_codec, with_warmup
 from mempo.trajectory import Row, StopReason
@@ -136,7 +137,7 @@ def _episodes(agent: Agent, questions: Sequence[Question], expert: ExpertSetting
     return asyncio.run(play(agent, jobs, expert, notes))
 
 
-def codec_of_toy(config: Config, data: Data) -> Codec:
+def codec_of_toy(config: Config, data: Data, tools: Mapping[str, Tool] | None = None) -> Codec:
     """The toy's tokenizer: every name of the world and every fixed sentence is one token."""
     assert data.world is not None  # `config.check`: a toy has a world
     expert, gap = config.sft.expert, "\n"
@@ -146,5 +147,6 @@ def codec_of_toy(config: Config, data: Data) -> Codec:
     fixed += [f"{n} " for n in range(1, config.search.top_k + 1)]
     texts = [document.text for document in data.world.documents()]
     texts += data.world.texts() if isinstance(data.world, HasTexts) else ()
-    actions = data.world.actions if isinstance(data.world, Environment) else ()
+    texts += [told((tools or {}).values())]
+    actions = (*(data.world.actions if isinstance(data.world, Environment) else ()), *(tools or {}))
     return toy_codec([*texts, *(question.text for question in (*data.train, *data.test))], fixed, actions)

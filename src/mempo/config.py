@@ -89,7 +89,7 @@ class AgentSettings(Settings):
     """Whether turns from the second on hold a note; `forbidden` is an agent without memory (ReAct)."""
     first_note: Presence = "optional"
     tools: tuple[str, ...] = ("search", "access")
-    """`search`, `access`, or `package.module:factory` of a tool of your own that answers one of these two tags."""
+    """`search`, `access`, or `package.module:factory` of a tool of your own, for one of these tags or its own."""
 
     @field_validator("context")
     @classmethod
@@ -242,6 +242,7 @@ def check(config: Config) -> None:
             f"data.train_questions is {data.train_questions}, questions drawn from a world, but data.world is "
             "not set; a question file is used whole"
         )
+    _refuse_repeated_tools(config)
     retrieval = [name for name in ("index", "server", "corpus") if getattr(data, name)]
     if len(retrieval) > 1:
         raise ConfigError(f"data.{' and data.'.join(retrieval)} are set; passages come from one of them")
@@ -283,6 +284,12 @@ def check(config: Config) -> None:
             f"limits.min_turn_tokens {limits.min_turn_tokens} leaves no room for a prompt in "
             f"limits.max_context_tokens {limits.max_context_tokens}"
         )
+
+
+def _refuse_repeated_tools(config: Config) -> None:
+    tools = config.agent.tools
+    if twice := [tool for n, tool in enumerate(tools) if tool in tools[:n]]:
+        raise ConfigError(f"agent.tools: {twice[0]} stands twice; name every tool once")
 
 
 def _refuse_idle_signal(config: Config) -> None:

@@ -20,12 +20,14 @@ from mempo.engine.model import load_codec, load_policy
 from mempo.engine.scoring import LocalScorer
 from mempo.errors import UserError
 from mempo.evaluation import final_model
+from mempo.imports import is_import_path
 from mempo.interfaces import Environment
 from mempo.protocol import ACTION_TAGS, TurnGrammar
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
 from mempo.runs.rollouts import load_rollouts
 from mempo.tokens import Codec
+from mempo.tools.make import own_tool
 from mempo.trajectory import Trajectory
 from mempo.worlds.registry import make_world
 
@@ -148,11 +150,13 @@ class _Reader:
 
 
 def _grammar(config: Config) -> TurnGrammar:
-    """How turns are read: the built-in actions and those of the run's environment."""
+    """How turns are read: the built-in actions, those of the run's environment and those of its own tools."""
     data = config.data
     world = make_world(data.world, data.world_options) if data.world else None
     own = world.actions if isinstance(world, Environment) else ()
-    return TurnGrammar(config.agent.notes, config.agent.first_note, (*own, *ACTION_TAGS))
+    tags = [own_tool(tool).name for tool in config.agent.tools if is_import_path(tool)]
+    actions = tuple(dict.fromkeys((*own, *tags, *ACTION_TAGS)))
+    return TurnGrammar(config.agent.notes, config.agent.first_note, actions)
 
 
 def _chosen(run: Path, step: str) -> str:
