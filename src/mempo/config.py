@@ -116,7 +116,7 @@ class Config(Settings):
     seed: int = Field(default=0, ge=0)
     model: ModelSettings = ModelSettings()
     toy: ToySettings | None = None
-    """A tiny policy made from scratch for the world, instead of a model of `model.path`."""
+    """A tiny policy made from scratch for the world or the files, instead of a model of `model.path`."""
     data: DataSettings = DataSettings()
     prompt: PromptSettings = PromptSettings()
     agent: AgentSettings = AgentSettings()
@@ -227,8 +227,8 @@ def check(config: Config) -> None:
         raise ConfigError("data.where chooses among the questions of a file, but data.train and data.test are not set")
     if config.toy is not None and config.model.lora is not None:
         raise ConfigError("a toy policy learns from scratch, which takes all of its weights; set model.lora=null")
-    if config.toy is not None and data.world is None:
-        raise ConfigError("toy makes a policy for a world; set data.world, or use model.path")
+    if config.toy is not None and data.world is None and not data.train:
+        raise ConfigError("toy makes a policy for a world or for files; set data.world or data.train, or use model.path")
     if data.world is not None:
         # An environment plays the questions of a file too; whether an own world is one shows when it is made.
         idle = [name for name in ("train", "test", "corpus") if getattr(data, name)]
