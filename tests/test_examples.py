@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from examples.own_calculator import Calculator
 from examples.own_context import all_notes
 from examples.own_credit import leave_one_out
 from examples.own_environment import GuessWorld
@@ -20,7 +21,8 @@ from mempo.build import custom_credit, custom_score, load_data, make_agent, make
 from mempo.config import Config, resolve
 from mempo.config.train import ExpertSettings
 from mempo.demos import plan_of, play
-from mempo.engine.model import save_policy
+from mempo.diagnose_run import _grammar as grammar_of_run
+from mempo.engine.model import load_codec, save_policy
 from mempo.imports import load_object
 from mempo.interfaces import Context, Environment, Tool, ToolErrorKind, World
 from mempo.pipeline import train
@@ -28,6 +30,7 @@ from mempo.question import Question
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.index import Bm25Index
 from mempo.runs.files import read_lines
+from mempo.runs.rollouts import load_rollouts
 from tests.tiny import make_codec, tiny_llama
 from tests.train.fakes import CODEC, played, questions
 from tests.train.small import metrics, quiet, run
@@ -40,7 +43,7 @@ OWN_DATA = str(ROOT / "examples" / "own_data.yaml")
 def line_of(module: str) -> list[str]:
     """The settings that the docstring of an example tells to give."""
     found = importlib.import_module(f"examples.{module}").__doc__ or ""
-    match = re.search(r"`([^`]+)`", found)
+    match = re.search(r"`([^`]+=[^`]+)`", found)
     assert match, f"{module}: no configuration line in its docstring"
     return match.group(1).split()
 
@@ -86,6 +89,14 @@ def test_the_tool_answers_and_never_raises() -> None:
     found = asyncio.run(tools["search"].call(" mars\n"))
     assert (found.passages, found.error) == (("moons of Mars: 2",), None)
     assert asyncio.run(tools["search"].call("Pluto")).error is ToolErrorKind.BAD_CALL
+
+
+def test_the_calculator_has_a_tag_of_its_own() -> None:
+    config = resolve(None, ["agent.tools=[examples.own_calculator:Calculator]"]).config
+    tools = make_tools(config, None)
+    assert isinstance(tools["calculate"], Calculator)
+    assert asyncio.run(tools["calculate"].call("3 * (2 + 4)")).passages == ("3 * (2 + 4) = 18",)
+    assert make_agent(config, CODEC, tools).grammar.stop_strings == ("</calculate>", "</answer>")
 
 
 def test_the_context_shows_every_note() -> None:
@@ -168,6 +179,20 @@ def test_a_run_takes_an_environment_of_ones_own(tmp_path: Path) -> None:
     (line,) = metrics(folder, "rl")
     assert line["rollouts"] == 8
     assert (folder / "final" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_a_run_takes_a_tool_with_a_tag_of_its_own(tmp_path: Path) -> None:
+    """Its tag is one token of the toy's vocabulary, and rollouts are read again with it."""
+    folder = run(tmp_path / "run", *line_of("own_calculator"), "sft.steps=3", "sft.demos=6", "rl.steps=1")
+    records = read_lines(folder / "rollouts" / "step-1.jsonl")
+    assert len(records) == 8
+    codec = load_codec(str(folder / "final"))
+    assert len(codec.encode_trusted("<calculate>")) == 1
+    grammar = grammar_of_run(resolve(str(folder)).config)
+    assert grammar.actions == ("calculate", "search", "access", "answer")
+    trajectories, _, _ = load_rollouts(folder / "rollouts" / "step-1.jsonl", codec, grammar)
+    assert "<calculate>…</calculate>" in codec.decode(trajectories[0].question_ids)
 
 
 @pytest.mark.slow

@@ -35,10 +35,8 @@ from mempo.retrieval.index import Bm25Index, open_index
 from mempo.retrieval.types import Retriever
 from mempo.rewards.outcome import CustomScore, matchable
 from mempo.tokens import Codec
-from mempo.tools.make import make_tool
+from mempo.tools.make import make_tool, own_tool, told
 from mempo.worlds.registry import make_world
-
-TOOL_TAGS = ("search", "access")
 
 
 @dataclass(frozen=True)
@@ -168,19 +166,13 @@ def make_tools(config: Config, retriever: Retriever | None) -> dict[str, Tool]:
     """Tools by the tag they answer.
 
     Raises:
-        ConfigError: a built-in tool without anything to search, or an own one that is no tool.
+        ConfigError: a built-in tool without anything to search, an own one that is no tool, two that answer one tag.
         UserError: a tool of the live web without its key or its libraries.
     """
     tools: dict[str, Tool] = {}
     for name in config.agent.tools:
         if is_import_path(name):
-            tool = call_own(f"agent.tools: {name}", load_own(name, "agent.tools"))
-            if not isinstance(tool, Tool) or tool.name not in TOOL_TAGS:
-                what = getattr(tool, "name", type(tool).__name__)
-                raise ConfigError(
-                    f"agent.tools: {name} returned {what!r}; a tool has an async `call(argument)` and a `name` among "
-                    + ", ".join(TOOL_TAGS)
-                )
+            tool = own_tool(name)
         else:
             tool = make_tool(name, retriever, config.search, config.access)
         if tool.name in tools:
@@ -205,7 +197,7 @@ def make_agent(
         raise ConfigError(
             f"agent.tools: {both[0]} is an action of world {environment.name} already; leave the tool out"
         )
-    renderer = Renderer(codec, config.prompt)
+    renderer = Renderer(codec, config.prompt, told(tools.values()))
     if renderer.opens_thought and config.agent.notes == "required":
         raise ConfigError(
             "the chat template begins every reply with <think>, but notes come before thoughts, so no turn could keep "

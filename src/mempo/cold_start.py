@@ -10,9 +10,11 @@ import dataclasses
 import json
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 
@@ -20,18 +22,24 @@ from mempo.agent import Agent, Job
 from mempo.build import Data, make_agent
 from mempo.config import Config
 from mempo.config.train import ExpertSettings
-from mempo.demos import OPEN_SEPARATOR, Demo, play
+from mempo.demos import OPEN_SEPARATOR, Demo, has_plan, plan_of, play
 from mempo.errors import UserError
-from mempo.interfaces import Environment, HasTexts, Scorer
+from mempo.expert_rollouts import collect, play_again
+from mempo.gold_plans import planned
+from mempo.interfaces import Environment, HasExpert, HasTexts, Scorer, Tool
 from mempo.protocol import closing, opening
 from mempo.question import Question
+from mempo.retrieval.types import Document
 from mempo.rewards.outcome import score_answer
 from mempo.rewards.probe_check import CheckNotes, ProbeCheck, check_notes, check_probe, note_of_gold
 from mempo.runs.files import write_whole
 from mempo.tokens import Codec
+from mempo.tools.make import told
 from mempo.train.sft import RowSource, demo_rows, mixed_batches, probe_row, take
 from mempo.train.toy import toy_codec, with_warmup
 from mempo.trajectory import Row, StopReason
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -51,29 +59,47 @@ def sft_rows(config: Config, data: Data, agent: Agent, console: Console) -> RowS
 
 
 def demonstrations(config: Config, data: Data, agent: Agent, console: Console) -> Demonstrations:
-    """Let the expert play the training questions through the real tools and turn its episodes into rows.
+    """Let the expert play the training questions through the real tools, or read a stronger model's rollouts of them
+    (`sft.rollouts`), and turn the episodes into rows.
 
     A share of the episodes is played in the full context, so that a long history is no foreign text to the policy.
+
+    Raises:
+        UserError: no question can be played, or no episode comes to an answer.
     """
     settings, codec = config.sft, agent.renderer.codec
-    questions = take(data.train, 0, settings.demos, f"{config.seed} demos")
     full = make_agent(config, codec, dict(agent.tools), agent.environment, context="full")
     rng = random.Random(f"{config.seed} full share")
-    in_full = [rng.random() < settings.full_share for _ in questions]
-    demos = [
-        *_episodes(agent, _where(questions, in_full, False), settings.expert, config),
-        *_episodes(full, _where(questions, in_full, True), settings.expert, config),
-    ]
+    if settings.rollouts:
+        collected = collect(Path(settings.rollouts), data.train, agent)
+        console.print(f"{settings.rollouts}: {collected.line}", highlight=False, markup=False)
+        in_full = [rng.random() < settings.full_share for _ in collected.told]
+        demos = [
+            demo
+            for player, wanted in ((agent, False), (full, True))
+            for demo in asyncio.run(
+                play_again(player, _where(collected.told, in_full, wanted), config.memory.probe.joiner)
+            )
+        ]
+    else:
+        questions = take(_playable(config, data, console), 0, settings.demos, f"{config.seed} demos")
+        in_full = [rng.random() < settings.full_share for _ in questions]
+        demos = [
+            *_episodes(agent, _where(questions, in_full, False), settings.expert, config),
+            *_episodes(full, _where(questions, in_full, True), settings.expert, config),
+        ]
     played, demos = len(demos), [demo for demo in demos if demo.trajectory.stop is StopReason.ANSWERED]
     if not demos:  # those that ran into a limit show nothing worth imitating
         raise UserError(
             f"none of the {played} episodes of the expert came to an answer; raise limits.max_turns "
             f"({config.limits.max_turns}) or the limits in tokens"
         )
+    if not settings.expert.loss and data.world is None:
+        _say_wrong(demos, config, console)
     probed = []
     if settings.probe_share:
         probed = demos
-        if settings.lossless_probes and settings.expert.loss:
+        if settings.lossless_probes and settings.expert.loss and not settings.rollouts:
             lossless = settings.expert.model_copy(update={"loss": 0.0})
             probed = _episodes(agent, questions, lossless, config)
     found = (
@@ -84,6 +110,48 @@ def demonstrations(config: Config, data: Data, agent: Agent, console: Console) -
     counts = f"{len(demos)} episodes, {len(rows)} rows, {len(probes)} probe samples"
     console.print(f"demonstrations: {counts}", highlight=False)
     return Demonstrations(demos, rows, probes)
+
+
+def _playable(config: Config, data: Data, console: Console) -> list[Question]:
+    """The training questions that an expert can play; plans are made from gold documents where rows name these.
+
+    Raises:
+        UserError: there is none.
+    """
+    if isinstance(data.world, HasExpert):
+        return data.train
+    questions, lost = [], 0
+    for question in data.train:
+        if not has_plan(question) and "documents" in question.meta and data.retriever is not None:
+            made = planned(question, data.retriever, config.search.top_k)
+            lost += made is None
+            question = made or question
+        questions.append(question)
+    if lost:
+        console.print(
+            f"{lost} training questions name documents that search does not bring among the first "
+            f"{config.search.top_k} results: no demonstrations of these",
+            highlight=False,
+        )
+    found = [question for question in questions if has_plan(question)]
+    if not found:
+        plan_of(questions[0])  # raises, and says what would be a plan
+    if 0 < len(found) < len(questions) - lost:
+        console.print(f"{len(found)} of {len(questions)} training questions have a search plan", highlight=False)
+    return found
+
+
+def _say_wrong(demos: Sequence[Demo], config: Config, console: Console) -> None:
+    """An expert that loses nothing and answers wrong has a plan that the search does not bear out."""
+    wrong = [demo for demo in demos if score_answer(demo.trajectory.answer or "", demo.question, config.reward).em < 1]
+    if wrong:
+        console.print(
+            f"{len(wrong)} of {len(demos)} demonstrations do not come to the gold answer, the first of question "
+            f"{wrong[0].question.id}: its searches do not bring what its steps say they find",
+            highlight=False,
+            markup=False,
+            style="yellow",
+        )
 
 
 def checked_probe(config: Config, data: Data, agent: Agent, scorer: Scorer, folder: Path) -> ProbeCheck:
@@ -126,8 +194,8 @@ def _right_note(demo: Demo, config: Config, codec: Codec) -> str | None:
     return None
 
 
-def _where(questions: Sequence[Question], flags: Sequence[bool], wanted: bool) -> list[Question]:
-    return [question for question, flag in zip(questions, flags, strict=True) if flag == wanted]
+def _where(items: Sequence[T], flags: Sequence[bool], wanted: bool) -> list[T]:
+    return [item for item, flag in zip(items, flags, strict=True) if flag == wanted]
 
 
 def _episodes(agent: Agent, questions: Sequence[Question], expert: ExpertSettings, config: Config) -> list[Demo]:
@@ -136,15 +204,38 @@ def _episodes(agent: Agent, questions: Sequence[Question], expert: ExpertSetting
     return asyncio.run(play(agent, jobs, expert, notes))
 
 
-def codec_of_toy(config: Config, data: Data) -> Codec:
-    """The toy's tokenizer: every name of the world and every fixed sentence is one token."""
-    assert data.world is not None  # `config.check`: a toy has a world
+def codec_of_toy(config: Config, data: Data, tools: Mapping[str, Tool] | None = None) -> Codec:
+    """The toy's tokenizer: every name of the world, or of the files, and every fixed sentence is one token.
+
+    Raises:
+        UserError: files with too many different pieces for a toy.
+    """
     expert, gap = config.sft.expert, "\n"
     fixed = [expert.nothing, expert.unknown, expert.think_answer, expert.separator, OPEN_SEPARATOR]
     fixed += [re.sub(r"\{\w+\}", gap, expert.think_search), expert.open.replace("{queries}", gap)]
     fixed += [expert.lost.replace("{query}", gap), config.memory.probe.thought, "nothing was found"]
     fixed += [f"{n} " for n in range(1, config.search.top_k + 1)]
-    texts = [document.text for document in data.world.documents()]
+    texts = [document.text for document in data.world.documents()] if data.world is not None else _texts(data)
     texts += data.world.texts() if isinstance(data.world, HasTexts) else ()
-    actions = data.world.actions if isinstance(data.world, Environment) else ()
-    return toy_codec([*texts, *(question.text for question in (*data.train, *data.test))], fixed, actions)
+    texts += [told((tools or {}).values())]
+    actions = (*(data.world.actions if isinstance(data.world, Environment) else ()), *(tools or {}))
+    codec = toy_codec([*texts, *(question.text for question in (*data.train, *data.test))], fixed, actions)
+    if data.world is None and codec.size > _MOST_PIECES:
+        raise UserError(
+            f"the files have {codec.size} different pieces, and a toy has a token for each; a toy is for files of at most "
+            f"{_MOST_PIECES}, such as lines of `attribute of name: value` (docs/data.md); set model.path and toy=null"
+        )
+    return codec
+
+
+_MOST_PIECES = 20_000
+
+
+def _texts(data: Data) -> list[str]:
+    """What the user's own files say: documents, answers and search plans."""
+    corpus: Iterable[Document] = getattr(data.retriever, "corpus", None) or ()
+    texts = [text for document in islice(corpus, _MOST_PIECES) for text in (document.title, document.text)]
+    for question in (*data.train, *data.test):
+        texts += [alias for aliases in question.objectives for alias in aliases]
+        texts += [hop for key in ("queries", "finds") for hops in question.meta.get(key, ()) for hop in hops]
+    return texts

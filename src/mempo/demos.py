@@ -1,7 +1,7 @@
 """Demonstrations: a scripted expert, played as a `Sampler` through the agent loop and the real tools.
 
-A world may bring an expert of its own (`HasExpert`). The one here follows the search plan that a world puts into
-`Question.meta` (`queries` and `finds`, `[objectives][hops]`). What it knows it takes from the prompt it is given, like
+A world may bring an expert of its own (`HasExpert`). The one here follows the search plan that a world or a row of a
+file puts into `Question.meta` (`queries` and `finds`, `[objectives][hops]`). What it knows it takes from the prompt it is given, like
 the policy: its last note and the tool results that the context still shows. So an expert without notes in a context
 that forgets cannot answer, and a note that dropped a fact costs the answer. `loss` drops newly found facts from the
 notes at random: demonstrations of good searching and of bad notes.
@@ -32,10 +32,13 @@ Fact = tuple[int, int]  # objective, hop
 
 @dataclass(frozen=True)
 class Plan:
-    """What to search for and what each search finds, `[objectives][hops]`."""
+    """What to search for and what each search finds, `[objectives][hops]`. `says` `[objectives]`: the answer once the
+    last hop is known, where that is not what it finds; `actions`: tags in place of `search`, shaped as `queries`."""
 
     queries: tuple[tuple[str, ...], ...]
     finds: tuple[tuple[str, ...], ...]
+    says: tuple[str, ...] = ()
+    actions: tuple[tuple[str, ...], ...] = ()
 
     @property
     def facts(self) -> list[Fact]:
@@ -48,14 +51,20 @@ def plan_of(question: Question) -> Plan:
     Raises:
         UserError: the question brings none.
     """
-    try:
-        queries, finds = question.meta["queries"], question.meta["finds"]
-    except KeyError as error:
+    meta = question.meta
+    if not has_plan(question):
         raise UserError(
-            f"question {question.id} has no search plan (meta.queries and meta.finds), so the expert cannot play it; "
-            "use a world that gives one, or start from a model that was fine-tuned already (sft.steps=0)"
-        ) from error
-    return Plan(tuple(map(tuple, queries)), tuple(map(tuple, finds)))
+            f"question {question.id} has no search plan, so the expert cannot play it; give its row steps or documents, "
+            "name rollouts of a stronger model (sft.rollouts), use a world that gives plans (docs/data.md), or start "
+            "from a model that was fine-tuned already (sft.steps=0)"
+        )
+    nested = (tuple(map(tuple, meta.get(key, ()))) for key in ("queries", "finds", "actions"))
+    queries, finds, actions = nested
+    return Plan(queries, finds, tuple(meta.get("says", ())), actions)
+
+
+def has_plan(question: Question) -> bool:
+    return {"queries", "finds"} <= question.meta.keys()
 
 
 class SearchExpert:
@@ -85,7 +94,7 @@ class SearchExpert:
         if todo:
             self._asked.append(todo[0])
             query = self._query(todo[0])
-            return [*pairs, ("think", self._settings.think_search.format(query=query)), ("search", query)]
+            return [*pairs, ("think", self._settings.think_search.format(query=query)), (self._action(todo[0]), query)]
         return [*pairs, ("think", self._settings.think_answer), ("answer", self._answer(known))]
 
     def allows(self) -> str:
@@ -107,6 +116,9 @@ class SearchExpert:
 
     def _query(self, fact: Fact) -> str:
         return self._plan.queries[fact[0]][fact[1]]
+
+    def _action(self, fact: Fact) -> str:
+        return self._plan.actions[fact[0]][fact[1]] if self._plan.actions else "search"
 
     def _statement(self, fact: Fact) -> str:
         found = self._plan.finds[fact[0]][fact[1]]
@@ -132,7 +144,8 @@ class SearchExpert:
         lasts = [(i, len(hops) - 1) for i, hops in enumerate(self._plan.finds)]
         if s.omit_unknown and not any(last in facts for last in lasts):
             return s.unknown
-        parts = [self._plan.finds[i][h] if (i, h) in facts else s.unknown for i, h in lasts]
+        says = self._plan.says or [hops[-1] for hops in self._plan.finds]
+        parts = [says[i] if (i, h) in facts else s.unknown for i, h in lasts]
         return s.joiner.join(
             part for part, last in zip(parts, lasts, strict=True) if last in facts or not s.omit_unknown
         )

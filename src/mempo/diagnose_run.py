@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mempo.config import Config, resolve
+from mempo.config.base import is_import_path
 from mempo.diagnose.control import ControlNote, ask, spread
 from mempo.diagnose.figures import save_figures
 from mempo.diagnose.numbers import finite
@@ -27,6 +28,7 @@ from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
 from mempo.runs.rollouts import load_rollouts
 from mempo.tokens import Codec
+from mempo.tools.make import own_tool
 from mempo.trajectory import Trajectory
 from mempo.worlds.registry import make_world
 
@@ -156,11 +158,13 @@ class _Reader:
 
 
 def _grammar(config: Config) -> TurnGrammar:
-    """How turns are read: the built-in actions and those of the run's environment."""
+    """How turns are read: the built-in actions, those of the run's environment and those of its own tools."""
     data = config.data
     world = make_world(data.world, data.world_options) if data.world else None
     own = world.actions if isinstance(world, Environment) else ()
-    return TurnGrammar(config.agent.notes, config.agent.first_note, (*own, *ACTION_TAGS))
+    tags = [own_tool(tool).name for tool in config.agent.tools if is_import_path(tool)]
+    actions = tuple(dict.fromkeys((*own, *tags, *ACTION_TAGS)))
+    return TurnGrammar(config.agent.notes, config.agent.first_note, actions)
 
 
 def _chosen(run: Path, step: str) -> str:

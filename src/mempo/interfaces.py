@@ -119,11 +119,22 @@ class ToolResult:
 @runtime_checkable
 class Tool(Protocol):
     """`name` is the action tag it answers. `call` never raises for bad arguments or a failing server: it returns
-    a `ToolResult` that says so."""
+    a `ToolResult` that says so.
+
+    A tool with a tag of its own, beside `search` and `access`, also has a `description`: what goes between its tags and
+    what comes back, in a sentence. The system prompt tells it to the policy.
+    """
 
     name: str
 
     async def call(self, argument: str) -> ToolResult: ...
+
+
+@runtime_checkable
+class DescribedTool(Tool, Protocol):
+    """A tool that is told to the policy."""
+
+    description: str
 
 
 # --- contexts ------------------------------------------------------------------------------------------------------

@@ -139,8 +139,9 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
     for remark in data.remarks:
         console.print(remark, highlight=False, markup=False)
 
-    codec = codec or codec_of_toy(config, data)
-    agent = make_agent(config, codec, make_tools(config, data.retriever), data.world)  # before the model: it may refuse
+    tools = make_tools(config, data.retriever)
+    codec = codec or codec_of_toy(config, data, tools)
+    agent = make_agent(config, codec, tools, data.world)  # before the model: it may refuse
     policy = load_policy(config.model, start, codec) if start else _new_toy(config, codec)
     if config.model.lora and policy.adapter is None:
         policy = add_lora(policy, config.model.lora, config.seed, _lasting(config.model.path))

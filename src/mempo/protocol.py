@@ -3,8 +3,8 @@
     <mem>note</mem> <think>thought</think>
     and one of  <search>query</search> | <access>url</access> | <answer>text</answer>
 
-An environment may bring further action tags (`TurnGrammar.actions`): tags like the others in its turns, plain text in
-everybody else's.
+An environment or a tool may bring further action tags (`TurnGrammar.actions`): tags like the others in its turns, plain
+text in everybody else's.
 
 Only text that the policy wrote (or that was written for it, `Turn.forced_ids`) is ever parsed. Parsing is total: every
 string gives a `ParsedTurn`, and what went wrong is a value, never an exception.
@@ -25,6 +25,8 @@ from mempo.errors import ConfigError
 TAGS = ("mem", "think", "search", "access", "answer", "tool_response")
 ACTION_TAGS = ("search", "access", "answer")
 _RANK = {"mem": 0, "think": 1}  # actions come last
+RESERVED_TAGS = tuple(tag for tag in TAGS if tag not in ("search", "access"))
+"""Tags that no tool can answer."""
 _ACTION_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _INK = re.compile(r"\S")
 
@@ -37,6 +39,10 @@ def closing(tag: str) -> str:
     return f"</{tag}>"
 
 
+def can_be_tag(name: str) -> bool:
+    return bool(_ACTION_NAME.fullmatch(name))
+
+
 @cache
 def _tag_pattern(actions: tuple[str, ...]) -> re.Pattern[str]:
     # Exact and case-sensitive: `<SEARCH>` and `<search >` are plain text.
@@ -47,7 +53,7 @@ def _tag_pattern(actions: tuple[str, ...]) -> re.Pattern[str]:
 class TurnGrammar:
     """What a turn of this agent may and must hold. `notes: forbidden` describes an agent without memory (ReAct).
 
-    `actions` may name tags of an environment's own beside `search`, `access` and `answer`.
+    `actions` may name tags of an environment or a tool of its own beside `search`, `access` and `answer`.
 
     Raises:
         ConfigError: an action that cannot be a tag, or one that stands twice.
@@ -59,7 +65,7 @@ class TurnGrammar:
 
     def __post_init__(self) -> None:
         for action in self.actions:
-            if not isinstance(action, str) or not _ACTION_NAME.fullmatch(action):
+            if not isinstance(action, str) or not can_be_tag(action):
                 raise ConfigError(f"{action!r} cannot be an action: give a small letter, then small letters, digits, _")
             if action in TAGS and action not in ACTION_TAGS:
                 raise ConfigError(f"{action!r} cannot be an action: the tag means something else already")

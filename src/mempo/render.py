@@ -29,11 +29,15 @@ class Renderer:
         UserError: `chat` without a chat template, or a template that cannot be taken apart.
     """
 
-    def __init__(self, codec: Codec, settings: PromptSettings | None = None) -> None:
+    def __init__(self, codec: Codec, settings: PromptSettings | None = None, told: str = "") -> None:
+        """`told`: what the policy is told of its tools; it ends the system prompt, or stands before the question where
+        `prompt.system` is empty, as for chat templates without a system role."""
         self.codec = codec
         self.settings = settings = settings or PromptSettings()
         if settings.question.count("{question}") != 1:
             raise UserError(f"prompt.question must hold {{question}} once, not {settings.question!r}")
+        self._system = f"{settings.system}\n\n{told}" if settings.system and told else settings.system
+        before_question = "" if settings.system or not told else f"{told}\n\n"
         has_template = bool(getattr(codec.tokenizer, "chat_template", None))
         if settings.template == "chat" and not has_template:
             raise UserError("prompt.template is chat, but the tokenizer has no chat template; use plain")
@@ -42,13 +46,13 @@ class Renderer:
         if self.chat:
             head, tail, before, after = self._chat_scaffold()
         else:
-            head = self._bos() + (f"{settings.system}\n\n" if settings.system else "")
+            head = self._bos() + (f"{self._system}\n\n" if self._system else "")
             tail = before = after = "\n"
         tail, self._forced_think = _split_open_think(tail)
         after, _ = _split_open_think(after)
         instruction_before, instruction_after = settings.question.split("{question}")
         encode = codec.encode_trusted
-        self._head, self._tail = encode(head + instruction_before), encode(instruction_after + tail)
+        self._head, self._tail = encode(head + before_question + instruction_before), encode(instruction_after + tail)
         self._before = encode(before)
         self._open = encode("<tool_response>\n")
         self._between = encode("\n")
@@ -141,8 +145,8 @@ class Renderer:
     def _apply(self, contents: Sequence[str]) -> str:
         """The chat template over alternating user and assistant contents, with the opening of the next reply."""
         messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(contents)]
-        if self.settings.system:
-            messages.insert(0, {"role": "system", "content": self.settings.system})
+        if self._system:
+            messages.insert(0, {"role": "system", "content": self._system})
         try:
             return self.codec.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         except Exception as error:  # jinja raises what the template's author chose

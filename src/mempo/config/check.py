@@ -42,9 +42,9 @@ def toy_without_adapters(config: Config) -> str | None:
     return None
 
 
-def toy_has_a_world(config: Config) -> str | None:
-    if config.toy is not None and config.data.world is None:
-        return "toy makes a policy for a world; set data.world, or use model.path"
+def toy_has_texts(config: Config) -> str | None:
+    if config.toy is not None and config.data.world is None and not config.data.train:
+        return "toy makes a policy for a world or for files; set data.world or data.train, or use model.path"
     return None
 
 
@@ -116,7 +116,7 @@ RULES: dict[Rule, tuple[str, ...]] = {
     toy_or_model: ("toy", "model.path"),
     server_or_policy: ("server", "toy", "model.path"),
     toy_without_adapters: ("toy", "model.lora"),
-    toy_has_a_world: ("toy", "data.world"),
+    toy_has_texts: ("toy", "data.world"),
     one_source_of_passages: ("data.index", "data.server", "data.corpus"),
     tools_have_something_to_search: ("agent.tools", "data.corpus", "data.index", "data.server", "data.world"),
     react_has_no_notes: ("agent.context", "agent.notes"),

@@ -55,7 +55,7 @@ class AgentSettings(Settings):
     first_note: Presence = "optional"
     """The same for the first turn, in which there is nothing to note yet."""
     tools: tuple[str, ...] = ("search", "access")
-    """`search`, `access`, or `package.module:factory` of a tool of your own that answers one of these two tags."""
+    """`search`, `access`, or `package.module:factory` of a tool of your own, for one of these tags or its own."""
 
     @field_validator("context")
     @classmethod

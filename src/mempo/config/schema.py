@@ -29,7 +29,7 @@ class Config(Settings):
     """Of everything that is drawn at random: demonstrations, questions, noise, weights of a toy."""
     model: ModelSettings = ModelSettings()
     toy: ToySettings | None = None
-    """A tiny policy made from scratch for the world, instead of a model of `model.path`."""
+    """A tiny policy made from scratch for the world or the files, instead of a model of `model.path`."""
     data: DataSettings = DataSettings()
     prompt: PromptSettings = PromptSettings()
     agent: AgentSettings = AgentSettings()

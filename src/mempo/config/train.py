@@ -117,6 +117,9 @@ class SftSettings(Settings):
     """Rows of an optimizer step."""
     demos: int = Field(default=500, ge=1)
     """Episodes of the expert."""
+    rollouts: str | None = None
+    """A folder of `mempo eval` in which a stronger model played the training questions: its right rollouts are the
+    demonstrations, in place of the expert's (docs/data.md)."""
     full_share: float = Field(default=0.2, ge=0, le=1)
     """Share of the episodes that are told with the full history, so that it is no foreign text to the policy."""
     probe_share: float = Field(default=0.2, ge=0, lt=1)

@@ -19,6 +19,7 @@ _BOM = b"\xef\xbb\xbf"
 _COLUMNS = forms.COLUMNS | {
     *(*ID_KEYS, *ANSWER_KEYS, "question", "answer_aliases", "answer_id", "prompt", "reward_model", "extra_info"),
     *("data_source", "ability", "type", "level", "answerable", "source", "probe", "meta", "decomposition"),
+    *("steps", "documents", "gold_docs", "supporting_facts"),
 }
 """Columns read from parquet; others may hold whole pages of context."""
 _HEADS = frozenset({"question", *forms.QUESTION_KEYS})

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from mempo.data.plans import PLAN_KEYS
 from mempo.errors import UserError
 from mempo.question import Question
 
@@ -63,10 +64,9 @@ def _joined(parts: Sequence[Question], source: str) -> Question:
 
 
 def _plan(parts: Sequence[Question]) -> dict[str, list[Any]]:
-    """The search plans of the parts, one after another, when every part has one."""
-    if not all({"queries", "finds"} <= part.meta.keys() for part in parts):
-        return {}
-    return {key: [hops for part in parts for hops in part.meta[key]] for key in ("queries", "finds")}
+    """The search plans and gold documents of the parts, one after another, when every part has them."""
+    shared = [key for key in PLAN_KEYS if all(key in part.meta for part in parts)]
+    return {key: [hops for part in parts for hops in part.meta[key]] for key in shared}
 
 
 def _augmented(parts: Sequence[Question]) -> dict[str, list[Any]]:

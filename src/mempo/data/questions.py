@@ -14,6 +14,7 @@ from mempo.data.errors import QuestionFileError
 from mempo.data.files import rows_of
 from mempo.data.filters import where as kept_by
 from mempo.data.forms import asks_for_unanswerable, is_unanswerable, plain_row
+from mempo.data.plans import plan_meta
 from mempo.data.rows import ANSWER_KEYS, question_of
 from mempo.question import Question
 
@@ -113,4 +114,6 @@ def read_questions(
 def _question(row: Mapping[str, Any], number: int) -> Question:
     if is_unanswerable(row) and all(row.get(key) is None for key in ANSWER_KEYS):
         return replace(question_of({**row, "answer": "unanswerable"}, number), gold=None)  # asked, never scored
-    return question_of(row, number)
+    question = question_of(row, number)
+    plan = plan_meta(row, question)
+    return replace(question, meta={**question.meta, **plan}) if plan else question

@@ -1,0 +1,170 @@
+"""Demonstrations by a stronger model: its right rollouts, kept by `mempo eval`, told again in the words of this policy.
+
+The model behind a server plays the training questions like any agent that is evaluated, so that what is asked, tried
+again, kept and counted is the business of `mempo eval`. Here its turns are read as text and played once more, with the
+tool results it saw, so that prompts and turns are ids of the policy that learns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mempo.agent import Agent, DecodingSettings, Job, rollout
+from mempo.config import Config, resolve
+from mempo.demos import Demo, encode_turn
+from mempo.engine.model import load_codec
+from mempo.errors import UserError
+from mempo.evaluate.openai_server import open_tokenizer
+from mempo.interfaces import Generation, SamplingParams, Tool, ToolResult
+from mempo.protocol import TurnGrammar, format_violations, scan
+from mempo.question import Question
+from mempo.runs.append import latest
+from mempo.runs.rollouts import load_rollouts
+from mempo.tokens import Codec
+from mempo.trajectory import GenerationStop, Observation, StopReason, Trajectory
+
+_MOST_OF_ONE = 4
+"""Right rollouts of one question: easy ones have many."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """A rollout as texts: its turns as (tag, content) pairs, and what the tool said after each but the last."""
+
+    question: Question
+    turns: tuple[tuple[tuple[str, str], ...], ...]
+    results: tuple[ToolResult, ...]
+
+
+@dataclass(frozen=True)
+class Collected:
+    """`counts`: what became of all rollouts, `right` among them, in the order of their first."""
+
+    told: list[Told]
+    counts: Counter[str]
+
+    @property
+    def line(self) -> str:
+        counted = ", ".join(f"{n} {name}" for name, n in self.counts.items())
+        questions = len({one.question.id for one in self.told})
+        return f"{self.counts.total()} rollouts: {counted}; {len(self.told)} kept, of {questions} questions"
+
+
+def collect(folder: Path, questions: Sequence[Question], agent: Agent) -> Collected:
+    """The right rollouts of a folder of `mempo eval` that keep this agent's format, at most four of one question.
+
+    Raises:
+        UserError: no such folder, several agents in it and none of this name, questions that are not among ours, files
+            that cannot be read, or no rollout that is right.
+    """
+    if not (folder / "agents.json").is_file():
+        raise UserError(f"sft.rollouts: {folder} is no folder of mempo eval (no agents.json)")
+    file = _file_of(folder, agent.name)
+    config = resolve(str(folder)).config
+    codec = _codec_of(config)
+    known = {question.id: question for question in questions}
+    try:
+        trajectories, lines, _ = load_rollouts(file, codec, agent.grammar)
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise UserError(f"sft.rollouts: {file} cannot be read ({type(error).__name__}: {error})") from error
+    pairs = latest({**line, "read": read} for line, read in zip(lines, trajectories, strict=True)).values()
+    told: list[Told] = []
+    counts: Counter[str] = Counter()
+    taken: Counter[str] = Counter()
+    for line in pairs:
+        trajectory: Trajectory = line["read"]
+        question = known.get(trajectory.question_id)
+        verdict = _verdict(trajectory, line.get("score"), question)
+        counts[verdict] += 1
+        if verdict == "right" and question is not None and taken[question.id] < _MOST_OF_ONE:
+            taken[question.id] += 1
+            told.append(_told(trajectory, question, codec, agent.grammar))
+    collected = Collected(told, counts)
+    if not told:
+        raise UserError(
+            f"sft.rollouts: none of the {collected.line.split(';')[0]} in {file} can be a demonstration; let the model "
+            "play the training questions (data.test set to them) in the format and context of this agent"
+        )
+    return collected
+
+
+def _verdict(trajectory: Trajectory, score: float | None, question: Question | None) -> str:
+    if trajectory.is_error:
+        return "failed for infrastructure reasons"
+    if question is None:
+        return "of other questions"
+    if score is None or score < 1:
+        return "wrong"
+    return "in another format" if format_violations([turn.parsed for turn in trajectory.turns]) else "right"
+
+
+def _file_of(folder: Path, name: str) -> Path:
+    files = sorted(file for file in (folder / "rollouts").glob("*.jsonl") if file.with_suffix(".tokens").is_file())
+    own = [file for file in files if file.stem == name] or files
+    if len(own) != 1:
+        found = ", ".join(file.stem for file in files) or "none"
+        raise UserError(f"sft.rollouts: {folder} holds rollouts of {found}, which are not one agent called {name}")
+    return own[0]
+
+
+def _codec_of(config: Config) -> Codec:
+    if config.server is not None:
+        return open_tokenizer(config.server)
+    if not config.model.path:
+        raise UserError("sft.rollouts: the evaluation names neither a server nor a model whose tokenizer wrote it")
+    return load_codec(config.model.path)
+
+
+def _told(trajectory: Trajectory, question: Question, codec: Codec, grammar: TurnGrammar) -> Told:
+    turns, results = [], []
+    for turn in trajectory.turns:
+        ended = turn.stop is GenerationStop.EOS
+        text = codec.decode(turn.own_ids[:-1] if ended and turn.own_ids[-1] in codec.eos_ids else turn.own_ids)
+        turns.append(tuple((element.tag, element.inner(text)) for element in scan(text, grammar.actions).top))
+        if turn.observation is not None:
+            results.append(_result(turn.observation, codec))
+    return Told(question, tuple(turns), tuple(results))
+
+
+def _result(observation: Observation, codec: Codec) -> ToolResult:
+    """What the tool had said: between the wrapper's two ends, the notice and the passages."""
+    inner = observation.parts[1:-1]
+    notice = codec.decode(inner[0].ids) if inner and not inner[0].cuttable else ""
+    return ToolResult(tuple(codec.decode(part.ids) for part in inner if part.cuttable), notice)
+
+
+class _Again:
+    """The sampler that says the turns, and the tool that gives the results, in their order."""
+
+    name = "again"
+
+    def __init__(self, told: Told, codec: Codec) -> None:
+        self._turns, self._results, self._codec = iter(told.turns), iter(told.results), codec
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
+        ids = encode_turn(self._codec, next(self._turns))
+        return Generation(ids, (0.0,) * len(ids), GenerationStop.STOP_STRING)
+
+    async def call(self, argument: str) -> ToolResult:
+        return next(self._results)
+
+
+async def play_again(agent: Agent, told: Sequence[Told], joiner: str) -> list[Demo]:
+    """Every rollout once more, in this agent's ids and context. The last note allowed the answer; what the notes before
+    it would have allowed was never asked, so they make no probe samples. `joiner`: of `memory.probe.joiner`."""
+    demos = []
+    for n, one in enumerate(told):
+        again = _Again(one, agent.renderer.codec)
+        tools: dict[str, Tool] = dict.fromkeys(agent.grammar.actions, again)
+        tools.pop("answer", None)
+        alone = dataclasses.replace(agent, tools=tools, environment=None)
+        trajectory = await rollout(alone, again, Job(one.question, n, ("again",)), DecodingSettings())
+        last = len(trajectory.turns) - 1
+        said = joiner.join(one.question.probe_objectives) if trajectory.stop is StopReason.ANSWERED else None
+        answers = [said if k == last and turn.note_ids is not None else None for k, turn in enumerate(trajectory.turns)]
+        demos.append(Demo(one.question, trajectory, tuple(answers)))
+    return demos
