@@ -71,8 +71,8 @@ class ProbeCheck:
             return numbers
         return (
             f"warning: {numbers}. At least {WANTED_SHARE:.0%} was expected: memory advantages would be mostly noise. "
-            "Show the policy the probe in the cold start (sft.probe_share=0.2), give memory.probe.thought the sentence the "
-            "checkpoint was trained with, or train on the outcome alone (rl.memory_signal=false)"
+            "Show the policy the probe in the cold start (sft.probe_share=0.2), give memory.probe.thought the sentence "
+            "the checkpoint was trained with, or train on the outcome alone (rl.memory_signal=false)"
         )
 
 
