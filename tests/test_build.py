@@ -16,7 +16,7 @@ from mempo.errors import ConfigError, UserError
 from mempo.imports import call_own
 from mempo.interfaces import SamplingParams
 from mempo.rewards.outcome import OutcomeScore
-from mempo.train.judge import refuse_nothing_counted
+from mempo.train.score_batch import refuse_nothing_counted
 from mempo.trajectory import StopReason, Trajectory
 from tests.tiny import chat_codec, make_codec, tiny_llama
 

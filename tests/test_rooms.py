@@ -35,7 +35,6 @@ FLOORS: list[list[str]] = [
         "context",
         "rewards",
         "measures",
-        "credit",
         "loss",
         "retrieval",
         "runs",

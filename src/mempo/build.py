@@ -13,7 +13,6 @@ from mempo.config import Config
 from mempo.config.base import is_import_path
 from mempo.config.data import DataSettings
 from mempo.context import make_context
-from mempo.credit import CustomCredit
 from mempo.data.objectives import compose_objectives
 from mempo.data.questions import read_questions
 from mempo.engine.batcher import BatchingSampler
@@ -36,6 +35,8 @@ from mempo.retrieval.types import Retriever
 from mempo.rewards.outcome import CustomScore, matchable
 from mempo.tokens import Codec
 from mempo.tools.make import make_tool, own_tool, told
+from mempo.train.advantages import AdvantageFunction
+from mempo.train.own_advantages import own_advantages
 from mempo.worlds.registry import make_world
 
 
@@ -218,8 +219,8 @@ def custom_score(config: Config) -> CustomScore | None:
     return load_own(config.reward.score, "reward") if is_import_path(config.reward.score) else None
 
 
-def custom_credit(config: Config) -> CustomCredit | None:
-    return load_own(config.credit.function, "credit") if config.credit.function else None
+def advantage_function(config: Config) -> AdvantageFunction | None:
+    return own_advantages(load_own(config.credit.function, "credit")) if config.credit.function else None
 
 
 def make_sampler(config: Config, policy: Policy, forward: SharedForward) -> BatchingSampler:

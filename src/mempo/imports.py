@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 PARAMETERS: dict[str, int | None] = {
     "reward": 2,
-    "credit": 2,
+    "credit": None,
     "agent.tools": 0,
     "agent.context": 1,
     "data.world": None,

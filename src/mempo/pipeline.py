@@ -16,8 +16,8 @@ from typing_extensions import TypedDict
 
 from mempo.build import (
     Data,
+    advantage_function,
     check_window,
-    custom_credit,
     custom_score,
     load_data,
     make_agent,
@@ -116,7 +116,7 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
     if resume:
         _refuse_nothing_left(run, newest, old, resolved.config)
     config, began = resolved.config, time.monotonic()
-    credit_of_user, score_of_user = custom_credit(config), custom_score(config)
+    own_advantages, score_of_user = advantage_function(config), custom_score(config)
     if config.cluster is not None and config.rl.steps:
         raise UserError(
             f"this configuration is for {config.cluster.gpus} GPUs under verl (cluster.*); start it with mempo cluster "
@@ -189,7 +189,7 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
             credit=config.credit,
             seed=config.seed,
             custom_score=score_of_user,
-            custom_credit=credit_of_user,
+            own_advantages=own_advantages,
             reference=LocalScorer(reference) if reference else None,
         )
         if config.rl.memory_signal and config.rl.probe_check_questions and not in_rl:

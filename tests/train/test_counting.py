@@ -25,8 +25,10 @@ from mempo.loss import LossSettings
 from mempo.question import Question
 from mempo.rewards.outcome import OutcomeSettings, outcome_score
 from mempo.runs.rollouts import load_rollouts
-from mempo.train.judge import Judged, judge_rollouts, refuse_unscored
+from mempo.train.advantages import Advantages, batch_advantages
+from mempo.train.batch import advantages_by_turn, training_rows
 from mempo.train.rl import train_rl, update_policy
+from mempo.train.score_batch import ScoredBatch, refuse_nothing_counted, score_batch
 from mempo.trajectory import StopReason, Trajectory
 from tests.tiny import Scripted, tiny_llama
 from tests.train.fakes import (
@@ -82,25 +84,35 @@ def overflow(place: int, rollout: int) -> tuple[Question, Trajectory]:
 
 @dataclasses.dataclass
 class Step:
-    judged: Judged
+    scored: ScoredBatch
+    counted: list[int]
+    advantages: Advantages
+    tokens: list[dict[int, list[float]]]
     updates: dict[str, float | None]
     weights: dict[str, torch.Tensor]
     asked: int
+
+    @property
+    def metrics(self) -> dict[str, float | None]:
+        return {**self.scored.metrics, **self.advantages.metrics, **self.updates}
 
 
 def step(batch: Batch, size: int, updates: int = 1, loss: LossSettings | None = None, **outcome: Any) -> Step:
     """A step of the local engine, from scores to weights."""
     policy = tiny_llama(CODEC)
     made = setup(Speaker(wandering), questions(4), policy)
-    judge = dataclasses.replace(
-        made.judge(True),
+    memory = made.memory.model_copy(update={"min_pool": 2})
+    scoring = dataclasses.replace(
+        made.scoring(True),
         outcome=OutcomeSettings(format_gate=False, score="own:score", **outcome),
         custom_score=own_score,
-        memory=made.memory.model_copy(update={"min_pool": 2}),
+        memory=memory,
     )
     scorer = Recorder(LocalScorer(policy))
-    asked, trajectories = [question for question, _ in batch], [trajectory for _, trajectory in batch]
-    judged = judge_rollouts(judge, asked, trajectories, size, scorer)
+    scored = score_batch(scoring, [question for question, _ in batch], [trajectory for _, trajectory in batch], scorer)
+    counted = scored.counted(size)
+    advantages = batch_advantages(counted, made.credit, memory)
+    rows = training_rows(counted, advantages)
     updater = Updater(policy, OptimSettings(), loss, tiny_llama(CODEC, seed=3) if loss else None)
     how = settings(
         questions_per_step=len(batch) // size,
@@ -108,8 +120,15 @@ def step(batch: Batch, size: int, updates: int = 1, loss: LossSettings | None = 
         updates_per_step=updates,
         loss=loss or LossSettings(),
     )
-    told = update_policy(updater, trajectories, judged.credit, how, 1e-2)
-    return Step(judged, told, copy.deepcopy(policy.model.state_dict()), len(scorer.requests))
+    return Step(
+        scored=scored,
+        counted=list(counted.places),
+        advantages=advantages,
+        tokens=advantages_by_turn(rows, len(batch)),
+        updates=update_policy(updater, rows, how, 1e-2),
+        weights=copy.deepcopy(policy.model.state_dict()),
+        asked=len(scorer.requests),
+    )
 
 
 KINDS = {"rollouts", "errors", "unscored", "unscored/custom", "unscored/overflow", "stop/tool_error", "tool_errors"}
@@ -117,17 +136,13 @@ KINDS = {"rollouts", "errors", "unscored", "unscored/custom", "unscored/overflow
 
 def assert_alike(mixed: Step, pure: Step, counted: Sequence[int]) -> None:
     """`counted`: places of the rollouts of `pure` in `mixed`."""
-    credit = mixed.judged.credit
-    assert [i for i, counts in enumerate(credit.counted) if counts] == list(counted)
-    assert [credit.tokens[i] for i in counted] == pure.judged.credit.tokens
-    assert [credit.outcome[i] for i in counted] == pure.judged.credit.outcome
-    assert [credit.memory[i] for i in counted] == pure.judged.credit.memory
-    left_out = set(range(len(credit.counted))) - set(counted)
-    assert not any(v for i in left_out for values in credit.tokens[i].values() for v in values)
+    assert mixed.counted == list(counted)
+    assert (mixed.advantages.outcome, mixed.advantages.memory) == (pure.advantages.outcome, pure.advantages.memory)
+    assert [mixed.tokens[i] for i in counted] == pure.tokens
+    assert all(mixed.tokens[i] == {} for i in set(range(len(mixed.tokens))) - set(counted)), "no row"
     assert mixed.asked == pure.asked, "nothing is asked about notes of rollouts that do not count"
-    for found, wanted in ((mixed.judged.metrics, pure.judged.metrics), (mixed.updates, pure.updates)):
-        differ = {key for key in {*found, *wanted} - KINDS if found.get(key) != wanted.get(key)}
-        assert differ == set()
+    found, wanted = mixed.metrics, pure.metrics
+    assert {key for key in {*found, *wanted} - KINDS if found.get(key) != wanted.get(key)} == set()
     assert all(torch.equal(tensor, pure.weights[name]) for name, tensor in mixed.weights.items())
 
 
@@ -136,10 +151,10 @@ def test_scores_1_0_none_none_learn_what_1_0_learns() -> None:
     mixed = [*pure, *said(0, "no comment at all", "hello")]
     found, wanted = step(mixed, 4), step(pure, 2)
     assert_alike(found, wanted, [0, 1])
-    assert (wanted.updates["rows"], wanted.judged.metrics["note/scored"]) == (4, 2)
-    assert (found.judged.metrics["unscored"], found.judged.metrics["unscored/custom"]) == (2, 2)
-    assert found.judged.metrics["errors"] == 0
-    assert any(found.judged.credit.memory[1].values()), "the notes that count are paid"
+    assert (wanted.updates["rows"], wanted.metrics["note/scored"]) == (4, 2)
+    assert (found.metrics["unscored"], found.metrics["unscored/custom"]) == (2, 2)
+    assert found.metrics["errors"] == 0
+    assert any(found.advantages.memory[1].values()), "the notes that count are paid"
 
 
 @pytest.mark.parametrize("loss", [None, LossSettings(kl="k3", kl_coef=0.1), LossSettings(aggregate="rollout_mean")])
@@ -151,21 +166,21 @@ def test_kinds_that_do_not_count_leave_every_step_as_it_is(updates: int, loss: L
     mixed = [overflow(0, 0), first[0], (first[0][0], failed), first[1], *second, *said(1, "x"), overflow(1, 3)]
     found = step(mixed, 4, updates, loss, on_overflow="exclude")
     assert_alike(found, step([*first, *second], 2, updates, loss, on_overflow="exclude"), [1, 3, 4, 5])
-    counts = {name: found.judged.metrics[name] for name in ("errors", "unscored/custom", "unscored/overflow")}
+    counts = {name: found.metrics[name] for name in ("errors", "unscored/custom", "unscored/overflow")}
     assert counts == {"errors": 1, "unscored/custom": 1, "unscored/overflow": 2}
-    assert found.judged.metrics["stop/context_overflow"] == 0
+    assert found.metrics["stop/context_overflow"] == 0
 
 
 def test_a_group_in_which_none_counts_is_no_group() -> None:
     pure, silent = said(0, "Paris", "Rome"), said(1, "x", "y")
     found = step([*pure, *silent], 2)
     assert_alike(found, step(pure, 2), [0, 1])
-    assert found.judged.metrics["credit/zero_spread_groups"] == 0
+    assert found.metrics["credit/zero_spread_groups"] == 0
 
 
 def test_a_counted_overflow_is_scored() -> None:
     found = step([*said(0, "Paris"), (said(0, "Rome")[0][0], dataclasses.replace(said(0, "Rome")[0][1], rollout=1))], 2)
-    assert found.judged.credit.counted == [True, True]
+    assert found.counted == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -185,8 +200,9 @@ def test_a_step_in_which_none_counts_stops_with_the_causes(batch: Batch, message
 def test_questions_without_gold_stop_a_step_by_name_of_the_cause() -> None:
     made = setup(Speaker(wandering), questions(1))
     asked, trajectory = said(0, "Paris")[0]
+    outcomes = made.scoring(True).outcomes([dataclasses.replace(asked, gold=None)] * 2, [trajectory] * 2)
     with pytest.raises(UserError, match="2 belong to questions without a gold answer"):
-        refuse_unscored(made.judge(True), [dataclasses.replace(asked, gold=None)] * 2, [trajectory] * 2)
+        refuse_nothing_counted([trajectory] * 2, outcomes)
 
 
 def test_saved_rollouts_say_why_they_do_not_count(tmp_path: Path) -> None:
@@ -212,7 +228,7 @@ def test_saved_rollouts_say_why_they_do_not_count(tmp_path: Path) -> None:
 
 def test_a_group_of_two_questions_is_an_error_that_names_both() -> None:
     mixed = [pair for i in range(2) for place in (0, 1) for pair in said(place, "Paris" if i else "Rome")]
-    with pytest.raises(ValueError, match=r"'q0' and 'q1'.*is the group size 2 the number of rollouts per question"):
+    with pytest.raises(ValueError, match=r"'q0' and 'q1'.*is its size 2 the number of rollouts per question"):
         step(mixed, 2)
 
 

@@ -16,7 +16,7 @@ from mempo.cluster.run import ClusterRun, decoding_of
 from mempo.cluster.server_sampler import ServerSampler
 from mempo.errors import UserError
 from mempo.question import Question
-from mempo.rewards.outcome import OutcomeScore, outcome_score
+from mempo.rewards.outcome import OutcomeScore
 from mempo.trajectory import Row, StopReason, Trajectory, rows_of
 
 _runs: dict[str, ClusterRun] = {}
@@ -50,8 +50,7 @@ class MempoAgentLoop(AgentLoopBase):
         except UserError as error:  # from the world; raised here, it would be a line in a log and a rollout less
             trajectory = Trajectory(question.id, session, (), (), StopReason.TOOL_ERROR, error=str(error))
         await send_rollout(uid, session, int(kwargs["index"]), kwargs["extra_info"]["question"], trajectory)
-        judge = run.judge
-        outcome = outcome_score(question, trajectory, judge.outcome, judge.custom_score)
+        [outcome] = run.scoring.outcomes([question], [trajectory])
         if not outcome.counts:
             # verl then counts the group among the failed ones, which it may sample as they are; one that it takes for
             # finished must have rows (`algorithm.filter_groups` looks at their rewards).

@@ -11,11 +11,10 @@ from typing import Any
 
 from mempo.config.rewards import MemorySettings
 from mempo.config.train import CreditSettings
-from mempo.credit import note_slots
 from mempo.measures import counts, unscored
 from mempo.question import objectives_of
 from mempo.tokens import Codec
-from mempo.train.credit import group_credit
+from mempo.train.advantages import group_advantages, note_slots
 from mempo.trajectory import GenerationStop, Trajectory, Turn
 
 
@@ -137,15 +136,22 @@ def grouped(question_ids: Sequence[str], size: int) -> list[range]:
 
 
 def with_recomputed_credit(batch: Batch, credit: CreditSettings, memory: MemorySettings) -> Batch:
-    """The advantages that the settings give to the saved scores and rewards."""
+    """The advantages that the settings give to the saved scores and rewards; none to a rollout without a score."""
     groups = []
     for group in batch.groups:
-        rewards = [{turn.index: turn.signal.r for turn in rollout.noted if turn.signal} for rollout in group]
-        made = group_credit([rollout.score for rollout in group], rewards, credit, memory)
+        scores = {i: rollout.score for i, rollout in enumerate(group) if rollout.score is not None}
+        rewards = [{turn.index: turn.signal.r for turn in group[i].noted if turn.signal} for i in scores]
+        made = group_advantages(list(scores.values()), rewards, credit, memory)
+        outcome = dict(zip(scores, made.outcome, strict=True))
+        by_turn = dict(zip(scores, made.memory, strict=True))
         groups.append(
             tuple(
-                replace(rollout, advantage=outcome, turns=tuple(_credited(turn, by_turn) for turn in rollout.turns))
-                for rollout, outcome, by_turn in zip(group, made.outcome, made.memory, strict=True)
+                replace(
+                    rollout,
+                    advantage=outcome.get(i),
+                    turns=tuple(_credited(turn, by_turn.get(i, {})) for turn in rollout.turns),
+                )
+                for i, rollout in enumerate(group)
             )
         )
     return replace(batch, groups=tuple(groups), credit="recomputed")
