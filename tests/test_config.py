@@ -199,6 +199,7 @@ def test_a_configuration_of_an_earlier_release_is_completed_with_defaults(tmp_pa
     del older["access"]  # settings and whole sections that it did not have
     run = RunFolder(tmp_path / "run")
     run.begin(older, resume=False)
+    run.log("sft", 1, {"loss": 1.0})
     with pytest.raises(UserError, match=r"limits\.max_tool_s: \(absent\) → 600"):
         run.check(plain, resume=True)
     run.check(plain, resume=True, completed=completed)

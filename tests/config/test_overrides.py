@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import warnings
 
-from mempo.config import resolve
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mempo.config import Config, resolve
+from mempo.config.describe import described
 from mempo.config.overrides import parse_override, settings_from, source_and_overrides
 from mempo.config.retrieval import BuildSettings, ServiceSettings
 from mempo.errors import ConfigError
@@ -68,6 +73,9 @@ def test_what_is_no_override_says_how_one_is_written(text: str) -> None:
         ("output=7", "this is a text; write output='\"7\"'"),
         ("memory.baseline=ful", "did you mean 'full'?"),
         ("sampler.engine=vlm", "did you mean 'vllm'?"),
+        ('output="runs/\\0"', "holds NUL"),
+        ("output=runs/\udcff", "no Unicode text"),
+        ("data.where={a: ['\udcff']}", "no Unicode text"),
         ("rll=1", "unknown key 'rll'; did you mean 'rl'? [command line]"),
         ("model={path: x, 3: y}", "unknown key 3"),
         ("agent.tools=" + "[" * 5000, "this is a list; write agent.tools=[search, access]"),
@@ -98,3 +106,42 @@ def test_where_no_source_is_named_the_first_setting_stands_in_its_place() -> Non
     long = "prompt.question=" + "Answer. " * 100 + "{question}"  # longer than a file's name can be
     assert source_and_overrides(long, None) == (None, [long])
     assert "no recipe or file 'xxx" in refused_source("x" * 5000)
+
+
+KEYS = [one.key for one in described(Config)]
+ODD_VALUES = (
+    *("[", "{", "'", '"', "[]", "{}", "null", "~", "true", "on", "-1", "1e400", "-0.0", ".nan", "0x", "9" * 40, "a:b"),
+    *(
+        "[[]]",
+        "[null]",
+        "[{}]",
+        "{a: [1]}",
+        "{1: 2}",
+        "{null: 1}",
+        "[1, true]",
+        "1:30",
+        "\0",
+        "\ud800",
+        "é",
+        "{a.b: 1}",
+    ),
+)
+
+
+def refusal_or_nothing(override: str) -> str:
+    """What is said of an override; any error but a ConfigError is a failure of the test."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some settings are discouraged
+        try:
+            resolve(None, [override])
+        except ConfigError as error:
+            return str(error)
+    return ""
+
+
+@given(st.sampled_from(KEYS), st.sampled_from(ODD_VALUES) | st.text(max_size=12))
+@settings(max_examples=200)
+def test_any_value_of_any_setting_is_taken_or_refused_in_one_line(key: str, value: str) -> None:
+    said = refusal_or_nothing(f"{key}={value}")
+    assert len(said.splitlines()) <= 1
+    assert len(said) < 1000

@@ -35,6 +35,7 @@ def test_a_run_of_an_earlier_release_is_resumed(name: str, tmp_path: Path) -> No
     old = yaml.safe_load((SAVED / name).read_text("utf-8"))
     run = RunFolder(tmp_path / "run")
     run.begin(old, resume=False)
+    run.log("sft", 1, {"loss": 1.0})
     source, overrides = COMMANDS[name]
     run.begin(resolve(source, overrides).plain(), resume=True, completed=completed)
     with pytest.raises(UserError, match=r"changed: rl\.steps: \d+ → 7"):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mempo.config import resolve
@@ -122,3 +122,17 @@ def test_texts_that_look_like_something_else_stay_texts(text: str) -> None:
 )
 def test_a_value_of_the_command_line_is_what_it_looks_like(text: str, value: object) -> None:
     assert load_value(text) == value
+
+
+PIECES = (*"[]{}:,&*!|>'\"#%@`-? \n\t~", "a", "1", "&a", "*a", "<<", "---", "...", "- ", ": ", "\0", "\ud800")
+
+
+@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=30).map("".join))
+@settings(max_examples=200)
+def test_any_text_is_read_or_refused_in_one_line(text: str) -> None:
+    said = ""
+    try:
+        load_yaml(text, "x")
+    except ConfigError as error:
+        said = str(error)
+    assert len(said.splitlines()) <= 1

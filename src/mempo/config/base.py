@@ -54,6 +54,8 @@ class Settings(BaseModel):
     @classmethod
     def _refuse_what_would_be_read_as_something_else(cls, value: Any, info: ValidationInfo) -> Any:
         """True is no 1, `yes` no truth value, and a number beyond 64 bits none that a machine counts with."""
+        if (text := _unwritable(value)) is not None:
+            raise ValueError(f"{text!r} cannot be written into a configuration: it holds NUL, or is no Unicode text")
         kinds = _scalar_kinds(cls, str(info.field_name))
         for item in value if isinstance(value, list | tuple) else [value]:
             if isinstance(item, bool) and bool not in kinds and kinds & {int, float}:
@@ -94,6 +96,17 @@ class Settings(BaseModel):
         if sentence := unused(self):
             raise ValueError(sentence)
         return self
+
+
+def _unwritable(value: Any) -> str | None:
+    """A text in `value` that no file, path or JSON could hold: NUL, or bytes of an argument that are no UTF-8."""
+    if isinstance(value, str):
+        return value if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value) else None
+    if isinstance(value, Mapping):
+        value = (*value.keys(), *value.values())
+    if isinstance(value, list | tuple):
+        return next((text for item in value if (text := _unwritable(item)) is not None), None)
+    return None
 
 
 @cache

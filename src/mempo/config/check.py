@@ -116,7 +116,7 @@ RULES: dict[Rule, tuple[str, ...]] = {
     toy_or_model: ("toy", "model.path"),
     server_or_policy: ("server", "toy", "model.path"),
     toy_without_adapters: ("toy", "model.lora"),
-    toy_has_texts: ("toy", "data.world"),
+    toy_has_texts: ("toy", "data.world", "data.train"),
     one_source_of_passages: ("data.index", "data.server", "data.corpus"),
     tools_have_something_to_search: ("agent.tools", "data.corpus", "data.index", "data.server", "data.world"),
     react_has_no_notes: ("agent.context", "agent.notes"),

@@ -119,7 +119,7 @@ def _read_source(source: str) -> list[Layer]:
     if os.path.isfile(path):
         return _read_file(path, ())
     file = path / "config.yaml"
-    if path.is_dir() and (file.exists() or file.is_symlink()):
+    if os.path.isdir(path) and os.path.lexists(file):
         # The run is where it is found, whatever it was called when it began.
         return [(f"run {path}", {**read_yaml(file), "output": str(path)})]
     names = recipe_names()

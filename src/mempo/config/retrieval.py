@@ -67,8 +67,6 @@ class ServiceSettings(Settings):
 
 
 Pooling = Literal["mean", "cls", "last"]
-
-
 Titles = Literal["plain", "quoted", "none"]
 
 
@@ -102,8 +100,6 @@ class EncoderSettings(Settings):
 
 
 StoredAs = Literal["float32", "float16"]
-
-
 Metric = Literal["inner_product", "l2"]
 
 
