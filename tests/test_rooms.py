@@ -14,6 +14,7 @@ SOURCE = Path(mempo.__file__).parent
 FLOORS: list[list[str]] = [
     [
         "errors",
+        "addresses",
         "imports",
         "yaml_numbers",
         "settings",
@@ -26,6 +27,7 @@ FLOORS: list[list[str]] = [
         "whole",
     ],
     [
+        "http",
         "tokens",
         "render",
         "context",

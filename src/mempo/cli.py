@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from mempo.addresses import masked
 from mempo.cluster.commands import cluster_app
 from mempo.errors import UserError
 from mempo.retrieval.commands import index_app
@@ -269,7 +270,7 @@ def search(
     from mempo.retrieval.client import HttpRetriever, token_from_environment
     from mempo.retrieval.index import open_index
 
-    is_server = index.startswith(("http://", "https://"))
+    is_server = "://" in index
     retriever = HttpRetriever(index, tries=1, token=token_from_environment()) if is_server else open_index(index)
     hits = retriever.retrieve([query], top_k)[0]
     if not hits:
@@ -360,7 +361,7 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        typer.echo(f"mempo: {error}", err=True)
+        typer.echo(f"mempo: {masked(str(error))}", err=True)
         sys.exit(2)
     except OSError as error:  # a folder that cannot be written, a full disk
         typer.echo(f"mempo: {type(error).__name__}: {error}", err=True)

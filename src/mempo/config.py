@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from mempo.addresses import masked, server_address
 from mempo.agent import LimitSettings
 from mempo.cluster_settings import ClusterSettings
 from mempo.context import is_known_context
@@ -69,6 +70,13 @@ class DataSettings(Settings):
     """Only questions whose rows say so, such as `{level: hard, type: [bridge, comparison]}`; of files only."""
     skip_bad: bool = False
     """Leave broken rows of question files out, and count them, instead of refusing the file."""
+
+    @field_validator("server")
+    @classmethod
+    def _address_without_password(cls, value: str | None) -> str | None:
+        if value is not None:
+            server_address(value, "retrieval server", "http://127.0.0.1:8013", "MEMPO_RETRIEVAL_TOKEN")
+        return value
 
     @field_validator("objectives", "test_objectives", mode="before")
     @classmethod
@@ -365,7 +373,7 @@ def _explain(error: ValidationError, layers: Sequence[tuple[str, Mapping[str, An
         given = "" if isinstance(problem.get("input"), Mapping) else f" (given: {problem.get('input')!r})"
         where = next((origin for origin, layer in reversed(layers) if _has(layer, key)), "")
         lines.append(f"{key or 'configuration'}: {message}{given}" + (f" [{where}]" if where else ""))
-    return "; ".join(dict.fromkeys(lines))
+    return masked("; ".join(dict.fromkeys(lines)))
 
 
 def _has(layer: Any, key: str) -> bool:

@@ -14,7 +14,12 @@ class Settings(BaseModel):
     """Each room owns its settings as a subclass; `config.py` only composes them."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True, allow_inf_nan=False
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,  # an address may hold a password
     )
 
     @model_validator(mode="before")

@@ -13,10 +13,10 @@ import pytest
 from mempo.agent import DecodingSettings, Job, rollout
 from mempo.evaluate.openai_capabilities import Capabilities
 from mempo.evaluate.openai_client import OpenAIClient
-from mempo.evaluate.openai_errors import ServerError
 from mempo.evaluate.openai_reply import ServerReply
 from mempo.evaluate.openai_sampler import OpenAISampler, bounded
 from mempo.evaluate.openai_settings import ServerSettings
+from mempo.http.errors import HttpError
 from mempo.tools.retrying import RetrySettings
 from mempo.trajectory import StopReason, Trajectory
 from tests.evaluate.openai_stub import Stub, raw, reply, stub_server
@@ -150,5 +150,5 @@ def test_a_reply_that_drips_is_given_up_and_a_closed_one_is_told(hangs: str) -> 
             server.close()
 
     says = r"no whole reply within 0\.05 s \(try 2\)" if hangs == "drip" else r"hung up\) \(try 2\)"
-    with pytest.raises(ServerError, match=says):
+    with pytest.raises(HttpError, match=says):
         asyncio.run(ask())

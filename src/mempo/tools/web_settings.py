@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from mempo.addresses import is_http, refuse_credentials
 from mempo.settings import Settings
 
 
@@ -13,6 +14,14 @@ class WebApiSettings(Settings):
     timeout_s: float = Field(default=20.0, gt=0)
     """Seconds of one try, the whole reply included."""
     max_reply_bytes: int = Field(default=4 << 20, ge=1)
+
+    @field_validator("endpoint", check_fields=False)
+    @classmethod
+    def _address_without_password(cls, value: str) -> str:
+        refuse_credentials(value, "endpoint", "that key_variable names")
+        if not is_http(value):
+            raise ValueError(f"{value!r} is not an address; write it as https://host/path")
+        return value
 
 
 class WebSearchSettings(WebApiSettings):
