@@ -8,6 +8,7 @@ over the loop of the background.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 import ssl
 from collections import Counter
@@ -136,7 +137,8 @@ class HttpClient:
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 reason = f"the connection broke off ({type(error).__name__}: {error})"
                 raise self.failure("refused", url, reason, attempt=attempt) from None
-        return Reply(reply.status, reply.headers, self._redactor.body(reply.body), reply.is_cut)
+        reply.body = self._redactor.body(reply.body)
+        return reply
 
     def failure(
         self, kind: FailureKind, url: str, reason: str, reply: Reply | None = None, attempt: int = 1
@@ -161,7 +163,7 @@ class HttpClient:
     def _read(self, url: str, body: bytes, read: Read[T], attempt: int) -> T:
         reply = Reply(200, {}, body, False)
         try:
-            parsed = json.loads(body.decode("utf-8-sig"))
+            parsed = json.loads(body.removeprefix(codecs.BOM_UTF8).decode("utf-8"))
         except (ValueError, RecursionError):
             raise self.failure("not_json", url, "the reply is not JSON", reply, attempt) from None
         try:

@@ -151,8 +151,11 @@ class DirectConnections:
         loop = asyncio.get_running_loop()
         secure: dict[str, Any] = {"ssl": self._context, "server_hostname": place.host} if place.is_secure else {}
         failure = OSError("the host has no address")
-        # Not the loop's own look-up: its threads would keep the process from ending.
-        for address in await loop.run_in_executor(RESOLVING, self._resolve, place.host, place.port):
+        addresses: Sequence[str] = (place.host,)
+        if self._resolve is not system_addresses or not place.host.replace(".", "").isdigit():
+            # Not the loop's own look-up: its threads would keep the process from ending.
+            addresses = await loop.run_in_executor(RESOLVING, self._resolve, place.host, place.port)
+        for address in addresses:
             try:
                 _, connection = await loop.create_connection(_Connection, address, place.port, **secure)
                 return connection
