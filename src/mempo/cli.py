@@ -11,6 +11,7 @@ from rich.console import Console
 
 from mempo import __version__
 from mempo.cluster.commands import cluster_app
+from mempo.config.addresses import masked
 from mempo.errors import UserError
 from mempo.retrieval.commands import index_app
 from mempo.stopping import stoppable
@@ -313,7 +314,7 @@ def search(
     from mempo.retrieval.client import HttpRetriever, token_from_environment
     from mempo.retrieval.index import open_index
 
-    is_server = index.startswith(("http://", "https://"))
+    is_server = "://" in index
     retriever = HttpRetriever(index, tries=1, token=token_from_environment()) if is_server else open_index(index)
     hits = retriever.retrieve([query], top_k)[0]
     if not hits:
@@ -407,7 +408,7 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        typer.echo(f"mempo: {error}", err=True)
+        typer.echo(f"mempo: {masked(str(error))}", err=True)
         sys.exit(2)
     except OSError as error:  # a folder that cannot be written, a full disk
         where = f" ({error.filename})" if error.filename else ""

@@ -199,7 +199,7 @@ def test_several_sources_get_a_table_each(cli: Cli, model: Path, config: Path, s
         (["score", "nowhere"], "nowhere does not exist"),
         (["score", ".", "--scores", "mem2"], "did you mean 'mem1'?"),
         (["score", "p.jsonl", "--judge-model", "x"], "belongs to --judge"),
-        (["score", "p.jsonl", "--judge", "nonsense"], "no address of a server"),
+        (["score", "p.jsonl", "--judge", "nonsense"], "not an address of a server"),
         (["score", "p.jsonl"], "has no answer"),
         (["compare", "."], "holds no rollouts of an evaluation"),
         (["compare", "good.jsonl", "--format", "latx"], "did you mean 'latex'?"),

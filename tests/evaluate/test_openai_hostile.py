@@ -16,9 +16,9 @@ from mempo.config.server import ServerSettings
 from mempo.config.tools import RetrySettings
 from mempo.evaluate.openai_capabilities import Capabilities
 from mempo.evaluate.openai_client import OpenAIClient
-from mempo.evaluate.openai_errors import ServerError
 from mempo.evaluate.openai_reply import ServerReply
 from mempo.evaluate.openai_sampler import OpenAISampler, bounded
+from mempo.http.errors import HttpError
 from mempo.trajectory import StopReason, Trajectory
 from tests.evaluate.openai_stub import Stub, raw, reply, stub_server
 from tests.tiny import make_codec
@@ -151,5 +151,5 @@ def test_a_reply_that_drips_is_given_up_and_a_closed_one_is_told(hangs: str) -> 
             server.close()
 
     says = r"no whole reply within 0\.05 s \(try 2\)" if hangs == "drip" else r"hung up\) \(try 2\)"
-    with pytest.raises(ServerError, match=says):
+    with pytest.raises(HttpError, match=says):
         asyncio.run(ask())

@@ -26,7 +26,12 @@ class Settings(BaseModel):
     """A part of a configuration; `schema.py` composes them."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True, allow_inf_nan=False
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,  # an address may hold a password
     )
 
     short_forms: ClassVar[Mapping[str, str]] = {}

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from mempo.config.addresses import server_address
 from mempo.config.base import Settings
 from mempo.config.retrieval import ClientSettings
 
@@ -39,6 +40,13 @@ class DataSettings(Settings):
     """Only questions whose rows say so, such as `{level: hard, type: [bridge, comparison]}`; of files only."""
     skip_bad: bool = False
     """Leave broken rows of question files out, and count them, instead of refusing the file."""
+
+    @field_validator("server")
+    @classmethod
+    def _address_without_password(cls, value: str | None) -> str | None:
+        if value is not None:
+            server_address(value, "retrieval server", "http://127.0.0.1:8013", "MEMPO_RETRIEVAL_TOKEN")
+        return value
 
     @field_validator("objectives", "test_objectives", mode="before")
     @classmethod

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from mempo.config.addresses import masked
 from mempo.config.base import UNKNOWN_KEY, Settings
 from mempo.config.yaml_text import dump_flow
 from mempo.errors import nearest
@@ -33,7 +34,7 @@ def explain(error: ValidationError, kind: type[Settings], layers: Layers = ()) -
         where = next((origin for origin, layer in reversed(layers) if said_in and _has(layer, said_in)), "")
         message = _message(kind, names, problem) + given + (f" [{where}]" if where else "")
         lines.append(f"{key}: {message}" if key else message)
-    return "; ".join(dict.fromkeys(lines))
+    return masked("; ".join(dict.fromkeys(lines)))
 
 
 def shortened(value: Any) -> str:

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
+from mempo.config.addresses import server_address
 from mempo.config.base import Settings
 from mempo.config.tools import RetrySettings
 
@@ -76,22 +77,8 @@ def base_url(url: str) -> str:
     Raises:
         ValueError: no address, or one that holds a password or a query, which would be written into run folders.
     """
-    text = url.strip().rstrip("/")
+    text = server_address(url, "model server", "http://127.0.0.1:8000", "that server.key_variable names")
     for ending in ("/chat/completions", "/completions", "/models"):
         text = text.removesuffix(ending)
-    try:
-        parts = urlsplit(text)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        usable = usable and text.isascii() and text.isprintable() and " " not in text
-    except ValueError:
-        usable = False
-        parts = urlsplit("")
-    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
-        raise ValueError(
-            "the address of a server holds no user, password or query: it is written into run folders; put the key "
-            "into the environment variable that server.key_variable names"
-        )
-    if not usable:
-        raise ValueError(f"{url!r} is no address of a server; write it as http://127.0.0.1:8000")
-    last = parts.path.rsplit("/", 1)[-1]
+    last = urlsplit(text).path.rsplit("/", 1)[-1]
     return text if last[:1] == "v" and last[1:2].isdigit() else f"{text}/v1"

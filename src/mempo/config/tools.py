@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from mempo.config.addresses import is_http, refuse_credentials
 from mempo.config.base import Settings
 
 
@@ -29,6 +30,14 @@ class WebApiSettings(Settings):
     """Seconds of one try, the whole reply included."""
     max_reply_bytes: int = Field(default=4 << 20, ge=1)
     """A longer reply is broken off."""
+
+    @field_validator("endpoint", check_fields=False)
+    @classmethod
+    def _address_without_password(cls, value: str) -> str:
+        refuse_credentials(value, "endpoint", "that key_variable names")
+        if not is_http(value):
+            raise ValueError(f"{value!r} is not an address; write it as https://host/path")
+        return value
 
 
 class WebSearchSettings(WebApiSettings):

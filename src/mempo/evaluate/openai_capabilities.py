@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from mempo.errors import UserError
 from mempo.evaluate.openai_client import OpenAIClient
-from mempo.evaluate.openai_errors import ServerError
 from mempo.evaluate.openai_reply import Api, LogprobShape, ServerReply, read_reply
+from mempo.http.errors import HttpError
 
 PROBE_TEXT = "Zürich is a city. Now count: one, two, three, four, 5, 6, 7, 8,"
 """Short, with letters, digits and a character of two bytes, and anything goes on with it."""
@@ -113,7 +113,7 @@ def find_model(client: OpenAIClient) -> tuple[str, int | None]:
     wanted = client.settings.model
     try:
         models = client.get_now("/models", lambda body: [m for m in body["data"] if isinstance(m.get("id"), str)])
-    except ServerError as error:
+    except HttpError as error:
         if wanted is None or error.status is None or error.is_denied:
             raise _told(client, error) from error
         return wanted, None
@@ -149,11 +149,11 @@ def probe(
         UserError: the server cannot be used as `server.api` says; the message names what it answered.
     """
     api = client.settings.api
-    failures: list[ServerError] = []
+    failures: list[HttpError] = []
     for one in order if api == "auto" else (api,):
         try:
             return _Probe(client, Capabilities(client.base, model, one, window_tokens=window)).run(prompt_ids)
-        except ServerError as error:
+        except HttpError as error:
             if error.status is None or error.is_denied or error.transient:
                 raise _told(client, error) from error
             failures.append(error)
@@ -164,7 +164,7 @@ def with_seeds(client: OpenAIClient, found: Capabilities) -> Capabilities:
     """The capabilities, and whether samples differ with the seed. Raises UserError: the server stopped answering."""
     try:
         return replace(found, seeds_differ=_Probe(client, found).seeds_differ())
-    except ServerError as error:
+    except HttpError as error:
         raise _told(client, error) from error
 
 
@@ -179,7 +179,7 @@ def capability_notes(record: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _told(client: OpenAIClient, error: ServerError) -> UserError:
+def _told(client: OpenAIClient, error: HttpError) -> UserError:
     hint = f"; put the key into the environment variable {client.settings.key_variable}" if error.is_denied else ""
     return UserError(f"{error}{hint}")
 
@@ -222,7 +222,7 @@ class _Probe:
         """None when the server refuses the request as it stands."""
         try:
             return self._ask(text, temperature, **more)
-        except ServerError as error:
+        except HttpError as error:
             if error.status is None or error.is_denied or (error.transient and error.status < 500):
                 raise
             return None  # a refusal, or a server that trips over what it does not know
@@ -235,7 +235,7 @@ class _Probe:
             self._found = replace(self._found, length_field=length_field, takes_temperature=takes_temperature)
             try:
                 return self._ask()
-            except ServerError as error:
+            except HttpError as error:
                 if error.status not in (400, 422) or (length_field, takes_temperature) == last:
                     raise
         raise AssertionError("unreachable: the last form raises")

@@ -19,9 +19,9 @@ from mempo.errors import UserError
 from mempo.evaluate.openai_capabilities import PATHS, Capabilities
 from mempo.evaluate.openai_client import OpenAIClient
 from mempo.evaluate.openai_ends import completed, ending, inferred_stop
-from mempo.evaluate.openai_errors import ServerError
 from mempo.evaluate.openai_prompt import PromptText
 from mempo.evaluate.openai_reply import ServerReply, read_reply
+from mempo.http.errors import HttpError
 from mempo.interfaces import Generation, SamplerError, SamplingParams
 from mempo.protocol import TAGS
 from mempo.tokens import Codec
@@ -55,7 +55,7 @@ class OpenAISampler:
         api = self.capabilities.api
         try:
             reply = await self._client.post(PATHS[api], body, lambda found: read_reply(found, api))
-        except ServerError as error:
+        except HttpError as error:
             if error.is_denied:
                 raise UserError(f"{error}; is the key in {self._client.settings.key_variable} right?") from error
             raise SamplerError(str(error)) from error

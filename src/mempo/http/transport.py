@@ -8,14 +8,18 @@ proxy, `ProxiedConnections` do the same over httpx.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import time
 import zlib
-from collections.abc import Mapping
-from typing import Protocol, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
 
 import httptools
 import httpx
+
+from mempo.http.threads import DaemonThreads
 
 KEPT_S = 4.0
 """Many servers hang up after 5 idle seconds: a connection is given up before, not while a request is on its way."""
@@ -33,72 +37,133 @@ class Reply:
 
 
 class Connections(Protocol):
-    """The connections of one event loop to one server. `send` raises ConnectError, ConnectTimeout and
-    RemoteProtocolError of httpx; it has no time-out for the reply."""
+    """The connections of one event loop. `send` raises ConnectError, ConnectTimeout and RemoteProtocolError of httpx;
+    it has no time-out for the reply."""
 
     async def send(self, method: str, url: str, content: bytes | None) -> Reply: ...
 
     async def aclose(self) -> None: ...
 
 
-class DirectConnections:
-    """`headers` go with every request. A body is read up to `max_bytes` and a little more, then broken off."""
+Resolver = Callable[[str, int], Sequence[str]]
+"""From host and port to IP addresses, in the order in which they are tried. May block: it runs in a thread."""
 
-    def __init__(self, headers: Mapping[str, str], context: ssl.SSLContext, connect_s: float, max_bytes: int) -> None:
+RESOLVING = DaemonThreads(32, "mempo-resolve")
+
+
+def system_addresses(host: str, port: int) -> Sequence[str]:
+    """A Resolver that asks the system. Raises OSError, and UnicodeError for a name that cannot be one."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a url is: `host` in ASCII, `origin` its scheme, host and port."""
+
+    origin: tuple[str, str, int]
+    is_secure: bool
+    host: str
+    port: int
+    path: bytes
+    netloc: bytes
+
+
+class DirectConnections:
+    """`headers` go with every request. A body is read up to `max_bytes` and a little more, then broken off.
+
+    `resolve` says which addresses a host has; whatever it raises but OSError and ValueError is the caller's. `keep`
+    False: every request has a connection of its own.
+    """
+
+    def __init__(
+        self,
+        headers: Mapping[str, str],
+        context: ssl.SSLContext,
+        connect_s: float,
+        max_bytes: int,
+        resolve: Resolver = system_addresses,
+        keep: bool = True,
+    ) -> None:
         # A server may compress when nothing is said.
-        lines = {**headers, "accept-encoding": "identity"}.items()
+        lines = {"accept-encoding": "identity", **({} if keep else {"connection": "close"}), **headers}.items()
         self._headers = b"".join(b"%b: %b\r\n" % (name.encode("ascii"), value.encode("ascii")) for name, value in lines)
         self._context, self._connect_s, self._max_bytes = context, connect_s, max_bytes
-        self._addresses: dict[str, tuple[httpx.URL, bytes]] = {}
-        self._idle: list[_Connection] = []
+        self._resolve, self._keep = resolve, keep
+        self._places: dict[str, _Place] = {}
+        self._idle: dict[tuple[str, str, int], list[_Connection]] = {}
 
     async def send(self, method: str, url: str, content: bytes | None) -> Reply:
-        address, host = self._addresses.get(url) or self._address(url)
-        connection = self._kept() or await self._open(address)
-        head = b"%b %b HTTP/1.1\r\nhost: %b\r\n%b" % (method.encode(), address.raw_path, host, self._headers)
+        place = self._places.get(url) or self._place(url)
+        connection = self._kept(place) or await self._open(place)
+        head = b"%b %b HTTP/1.1\r\nhost: %b\r\n%b" % (method.encode(), place.path, place.netloc, self._headers)
         length = b"\r\n" if content is None else b"content-length: %d\r\n\r\n%b" % (len(content), content)
         try:
             found = await connection.exchange(head + length, self._max_bytes)
         except BaseException:
             connection.close()
             raise
-        if connection.is_open:
-            self._idle.append(connection)
+        if not self._keep:
+            connection.close()
+        elif connection.is_open:
+            self._idle.setdefault(place.origin, []).append(connection)
         body, is_cut = found.body, len(found.body) > self._max_bytes
         if (coding := found.headers.get("content-encoding", "")) and not is_cut:
             body, is_cut = decoded(body, coding, self._max_bytes)
         return Reply(found.status, found.headers, bytes(body), is_cut)
 
     async def aclose(self) -> None:
-        for connection in self._idle:
-            connection.close()
+        for connections in self._idle.values():
+            for connection in connections:
+                connection.close()
         self._idle.clear()
 
-    def _address(self, url: str) -> tuple[httpx.URL, bytes]:
+    def _place(self, url: str) -> _Place:
         address = httpx.URL(url)
-        return self._addresses.setdefault(url, (address, address.netloc))
+        is_secure = address.scheme == "https"
+        host, port = address.raw_host.decode("ascii"), address.port or (443 if is_secure else 80)
+        origin = (address.scheme, host, port)
+        place = _Place(origin, is_secure, host, port, address.raw_path, address.netloc)
+        if self._keep:  # else every request goes somewhere else
+            self._places[url] = place
+        return place
 
-    def _kept(self) -> _Connection | None:
-        while self._idle:
-            connection = self._idle.pop()
+    def _kept(self, place: _Place) -> _Connection | None:
+        idle = self._idle.get(place.origin)
+        while idle:
+            connection = idle.pop()
             if connection.is_open and time.monotonic() - connection.used < KEPT_S:
                 return connection
             connection.close()
         return None
 
-    async def _open(self, url: httpx.URL) -> _Connection:
-        secure = url.scheme == "https"
-        port = url.port or (443 if secure else 80)
+    async def _open(self, place: _Place) -> _Connection:
         try:
             async with asyncio.timeout(self._connect_s):
-                _, connection = await asyncio.get_running_loop().create_connection(
-                    _Connection, url.host, port, ssl=self._context if secure else None
-                )
+                return await self._connected(place)
         except TimeoutError:
             raise httpx.ConnectTimeout("") from None
-        except OSError as error:
-            raise httpx.ConnectError(str(error)) from None
-        return connection
+        except (OSError, ValueError) as error:
+            raise httpx.ConnectError(str(error)) from error
+
+    async def _connected(self, place: _Place) -> _Connection:
+        """A connection to the first address of the host that takes one."""
+        loop = asyncio.get_running_loop()
+        secure: dict[str, Any] = {"ssl": self._context, "server_hostname": place.host} if place.is_secure else {}
+        failure = OSError("the host has no address")
+        addresses: Sequence[str] = (place.host,)
+        if self._resolve is not system_addresses or not place.host.replace(".", "").isdigit():
+            # Not the loop's own look-up: its threads would keep the process from ending.
+            addresses = await loop.run_in_executor(RESOLVING, self._resolve, place.host, place.port)
+        for address in addresses:
+            try:
+                _, connection = await loop.create_connection(_Connection, address, place.port, **secure)
+                return connection
+            except ssl.SSLCertVerificationError:
+                raise
+            except OSError as error:
+                failure = error
+        raise failure
 
 
 class ProxiedConnections:
@@ -127,13 +192,13 @@ class ProxiedConnections:
 
 def decoded(body: bytes | bytearray, coding: str, max_bytes: int) -> tuple[bytes, bool]:
     """A gzipped or deflated body as it was, and whether it was longer than `max_bytes`, to which it is cut: a few
-    kilobytes can hold gigabytes. What cannot be read stays as it is."""
+    kilobytes can hold gigabytes. Other codings stay as they are. Raises RemoteProtocolError for what is none."""
     if coding.strip().lower() not in ("gzip", "x-gzip", "deflate"):
         return bytes(body), False
     try:
         found = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body, max_bytes + 1)
-    except zlib.error:
-        return bytes(body), False
+    except zlib.error as error:
+        raise httpx.RemoteProtocolError(f"the reply cannot be unpacked ({error})") from None
     return found[:max_bytes], len(found) > max_bytes
 
 
