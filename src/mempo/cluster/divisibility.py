@@ -212,9 +212,9 @@ def _adapter(config: Config, settings: ClusterSettings, shape: ModelShape) -> No
         )
     if lora is not None and lora.targets == "all-linear" and (shape.experts or 0) > 1:
         raise ConfigError(
-            f"model.lora.targets is all-linear and the model has {shape.experts} experts a layer, whose adapter neither "
-            "the rollout servers nor mempo cluster convert can add to the weights; name the layers of attention, such "
-            "as model.lora.targets=[q_proj,k_proj,v_proj,o_proj]"
+            f"model.lora.targets is all-linear and the model has {shape.experts} experts a layer, whose adapter "
+            "neither the rollout servers nor mempo cluster convert can add to the weights; name the layers of "
+            "attention, such as model.lora.targets=[q_proj,k_proj,v_proj,o_proj]"
         )
 
 
