@@ -237,7 +237,8 @@ def test_adapters_on_experts_and_hybrids_are_merged_right(family: str, tmp_path:
     assert float((after - before).abs().max()) > 1e-3
     save_trained(policy, tmp_path / "checkpoint")
     save_policy(policy, tmp_path / "final")
-    settings = ModelSettings(device="cpu", attention=policy.model.config._attn_implementation)
+    attention: Any = policy.model.config._attn_implementation
+    settings = ModelSettings(device="cpu", attention=attention)
     for folder in ("checkpoint", "final"):
         torch.testing.assert_close(logits(load_policy(settings, str(tmp_path / folder))), after, rtol=0, atol=5e-5)
     torch.testing.assert_close(logits(merge_lora(policy)), after, rtol=0, atol=5e-5)

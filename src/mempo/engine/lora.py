@@ -172,8 +172,16 @@ def _not_called_as_linear(model: PreTrainedModel) -> list[str]:
     return [
         name
         for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and type(module).forward is not torch.nn.Linear.forward
+        if isinstance(module, torch.nn.Linear)
+        and type(module).forward is not torch.nn.Linear.forward
+        and not _gives_a_product(module)
     ]
+
+
+@torch.no_grad()
+def _gives_a_product(layer: torch.nn.Linear) -> bool:
+    made: Any = layer(layer.weight.new_zeros(1, layer.in_features))
+    return isinstance(made, torch.Tensor) and made.shape == (1, layer.out_features)
 
 
 def _linear(model: PreTrainedModel) -> set[str]:

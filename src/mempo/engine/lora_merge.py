@@ -64,6 +64,8 @@ def refuse_unmergeable(model: PreTrainedModel, plain: PreTrainedModel) -> None:
     """
     ids = torch.arange(8, device=plain.device)[None] * 7 % plain.config.get_text_config().vocab_size
     before = plain(input_ids=ids, use_cache=False).logits.float()
+    half, scale = plain.dtype in (torch.bfloat16, torch.float16), float(before.abs().max())
+    of_moved, of_logits = (0.5, 3e-2) if half else (1e-2, 1e-5)  # rounding is another where the product is added
     kinds: dict[str, list[AdaptedWeight]] = defaultdict(list)
     for weight in adapted_weights(model):
         kinds[weight.kind].append(weight)
@@ -71,7 +73,7 @@ def refuse_unmergeable(model: PreTrainedModel, plain: PreTrainedModel) -> None:
     for kind, weights in kinds.items():
         try:
             for weight in weights:
-                weight.layer.lora_B[NAME].weight.normal_(0, 0.02)
+                weight.layer.lora_B[NAME].weight.normal_(0, 0.2)
             ours = model(input_ids=ids, use_cache=False).logits.float()
             added = functional_call(plain, {one.name: one.merged() for one in weights}, (), _keywords(ids))
         except Exception as error:  # a layer that peft wraps and the model does not call as peft expects
@@ -79,7 +81,7 @@ def refuse_unmergeable(model: PreTrainedModel, plain: PreTrainedModel) -> None:
         else:
             apart = float((ours - added.logits.float()).abs().max())
             moved = max(float((logits - before).abs().max()) for logits in (ours, added.logits.float()))
-            if apart > (1e-2 if plain.dtype == torch.float32 else 0.5) * moved:
+            if apart > max(of_moved * moved, of_logits * scale):
                 wrong[kind] = "the model does not compute with it what its weights would with it added"
         finally:
             for weight in weights:
