@@ -133,7 +133,7 @@ print(asyncio.run(SearchTool(retriever, SearchSettings(retry=RetrySettings(tries
 MODEL = """
 import asyncio, sys
 from mempo.evaluate.openai_client import OpenAIClient
-from mempo.evaluate.openai_settings import ServerSettings
+from mempo.config.server import ServerSettings
 from mempo.tools.retrying import RetrySettings
 
 client = OpenAIClient(ServerSettings(url=sys.argv[1], timeout_s=0.3, retry=RetrySettings(tries=1)))

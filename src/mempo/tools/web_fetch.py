@@ -38,8 +38,8 @@ class Fetcher:
     def __init__(self, settings: WebPageSettings, resolve: Resolver = public_addresses) -> None:
         self._settings, self._resolve = settings, resolve
         headers = {
-            "user-agent": settings.user_agent,
-            "accept": ", ".join(settings.content_types),
+            "user-agent": USER_AGENT,
+            "accept": ", ".join(CONTENT_TYPES),
             "accept-encoding": "gzip",
         }
         # Many pages at once: how many is for the tool to say.
