@@ -42,7 +42,10 @@ FLOORS: list[list[str]] = [
     ["tools", "engine"],
     ["agent"],
     ["demos", "evaluate", "train", "diagnose", "cluster_settings"],
-    ["view", "config", "build", "cold_start", "evaluation", "rescoring", "pipeline", "diagnose_run", "cluster", "cli"],
+    [
+        *("view", "config", "build", "cold_start", "start", "start_check", "evaluation", "rescoring", "pipeline"),
+        *("diagnose_run", "study", "cluster", "cli"),
+    ],
 ]
 PLACE = {room: (floor, n) for floor, rooms in enumerate(FLOORS) for n, room in enumerate(rooms)}
 

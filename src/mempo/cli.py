@@ -246,6 +246,34 @@ def diagnose(
     screen.print(f"figures, diagnosis.md and diagnosis.json are in {out or run / 'diagnosis'}", markup=False)
 
 
+@app.command()
+def study(
+    file: Annotated[
+        str, typer.Argument(help="A study file (docs/study.md), or a shipped one by its name.", show_default=False)
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE...", help="Settings of every run that win over the file."),
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option("--only", help="Only this arm; may be given several times.")] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Runs at a time; default: as many as there are cores.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="The seeds that the file names for its long form.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the runs, those that are there, and the expected time; stop.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The folder of the study; default: runs/study-NAME.")
+    ] = None,
+) -> None:
+    """Run arms from shared starts over seeds, and compare them. What was done is kept; the same command goes on."""
+    from mempo.study.run import StudyOptions, run_study
+
+    options = StudyOptions(out, tuple(only or ()), workers, full, dry_run, tuple(overrides or ()))
+    run_study(file, options, console())
+
+
 @app.command("config")
 def show_config(
     source: Annotated[str | None, typer.Argument(help="A recipe, a YAML file, or a run folder.")] = None,

@@ -117,6 +117,9 @@ class Config(Settings):
     model: ModelSettings = ModelSettings()
     toy: ToySettings | None = None
     """A tiny policy made from scratch for the world, instead of a model of `model.path`."""
+    start: str | None = Field(default=None, min_length=1)
+    """Begin RL from a policy that was trained before: a run folder (where its SFT ended) or a model folder, such as a
+    checkpoint of a run. SFT is skipped, whatever `sft.steps` says."""
     data: DataSettings = DataSettings()
     prompt: PromptSettings = PromptSettings()
     agent: AgentSettings = AgentSettings()
@@ -220,6 +223,11 @@ def check(config: Config) -> None:
     data, rl, sft = config.data, config.rl, config.sft
     if config.toy is not None and config.model.path:
         raise ConfigError(f"both toy and model.path ({config.model.path}) are set; unset one (toy=null)")
+    if config.cluster is not None and (config.start or rl.seed is not None):
+        name, instead = ("start", "model.path") if config.start else ("rl.seed", "seed")
+        raise ConfigError(f"{name} belongs to training in this process; for a run under verl (cluster.*) set {instead}")
+    if config.server is not None and config.start:
+        raise ConfigError(f"both server and start ({config.start}) are set; unset one")
     if config.server is not None and (config.toy is not None or config.model.path):
         other = "toy" if config.toy is not None else f"model.path ({config.model.path})"
         raise ConfigError(f"both server and {other} are set; unset one")

@@ -49,6 +49,9 @@ class RlSettings(Settings):
 
     steps: int = Field(default=0, ge=0)
     """Batches of questions; 0 skips the stage."""
+    seed: int | None = Field(default=None, ge=0)
+    """Seed of the order of questions and of the rollouts; None: `seed`, which also draws the data and the start. Apart
+    from it, the noise of RL can be seen on one start."""
     questions_per_step: int = Field(default=8, ge=1)
     rollouts_per_question: int = Field(default=16, ge=1)
     updates_per_step: int = Field(default=1, ge=1)

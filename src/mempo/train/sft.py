@@ -45,6 +45,9 @@ class SftSettings(Settings):
     expert: ExpertSettings = ExpertSettings()
     optim: OptimSettings = OptimSettings(lr=1e-5, warmup_steps=10, schedule="cosine")
     save_every: int = Field(default=100, ge=1)
+    keep_every: int | None = Field(default=None, ge=1)
+    """Keep the checkpoint of every so many steps for good: policies of growing strength that other runs can start from
+    (`start`). None: the last two stay."""
 
 
 def probe_row(codec: Codec, demo: Demo, turn_index: int, settings: ProbeSettings) -> Row | None:
@@ -102,5 +105,6 @@ def train_sft(policy: Policy, rows_at: RowSource, settings: SftSettings, run: Ru
             metrics = updater.sft_step(rows_at(step), lr)
             run.log("sft", step + 1, metrics)
             progress.step(step + 1, metrics)
-            if (step + 1) % settings.save_every == 0 or step + 1 == settings.steps:
-                save_state(run, "sft", step + 1, policy, updater.optimizer)
+            due = [settings.save_every, *([settings.keep_every] if settings.keep_every else [])]
+            if step + 1 == settings.steps or any((step + 1) % every == 0 for every in due):
+                save_state(run, "sft", step + 1, policy, updater.optimizer, keep_every=settings.keep_every)

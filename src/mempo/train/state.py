@@ -21,8 +21,17 @@ from mempo.errors import UserError
 from mempo.runs.folder import Checkpoint, RunFolder
 
 
-def save_state(run: RunFolder, stage: str, step: int, policy: Policy, optimizer: AnyOptimizer, keep: int = 2) -> Path:
-    """Write a whole checkpoint after `step` steps of `stage`."""
+def save_state(
+    run: RunFolder,
+    stage: str,
+    step: int,
+    policy: Policy,
+    optimizer: AnyOptimizer,
+    keep: int = 2,
+    keep_every: int | None = None,
+) -> Path:
+    """Write a whole checkpoint after `step` steps of `stage`. The newest `keep` stay, and those of every `keep_every`
+    steps."""
 
     def write(folder: Path) -> None:
         save_trained(policy, folder)
@@ -30,7 +39,7 @@ def save_state(run: RunFolder, stage: str, step: int, policy: Policy, optimizer:
         state = {"stage": stage, "step": step, "torch": torch.__version__}
         (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
 
-    return run.save_checkpoint(stage, step, write, keep)
+    return run.save_checkpoint(stage, step, write, keep, keep_every)
 
 
 def load_optimizer_state(checkpoint: Checkpoint, optimizer: AnyOptimizer) -> int:
