@@ -44,7 +44,7 @@ FLOORS: list[list[str]] = [
     ["demos", "evaluate", "train", "diagnose", "cluster_settings"],
     [
         *("view", "config", "build", "cold_start", "start", "start_check", "evaluation", "rescoring", "pipeline"),
-        *("diagnose_run", "study", "cluster", "cli"),
+        *("diagnose_run", "study", "true_advantage", "cluster", "cli"),
     ],
 ]
 PLACE = {room: (floor, n) for floor, rooms in enumerate(FLOORS) for n, room in enumerate(rooms)}

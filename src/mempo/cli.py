@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -228,8 +228,39 @@ def diagnose(
         Path | None, typer.Option("--out", help="The folder to write; default: diagnosis in the run folder.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of the table.")] = False,
+    true_advantage: Annotated[
+        bool,
+        typer.Option(
+            "--true-advantage",
+            help="Play on from notes many times, and say how well each signal tells what they are worth; --step: last, "
+            "start, an RL step or a checkpoint.",
+        ),
+    ] = False,
+    questions: Annotated[
+        int | None, typer.Option("--questions", min=1, help="True advantage: questions played; default 8.")
+    ] = None,
+    states: Annotated[
+        int | None, typer.Option("--states", min=1, help="True advantage: states looked at; default 40.")
+    ] = None,
+    others: Annotated[
+        int | None, typer.Option("--others", min=1, help="True advantage: notes beside each; default 4.")
+    ] = None,
+    continuations: Annotated[
+        int | None, typer.Option("--continuations", min=1, help="True advantage: rollouts from each note; default 8.")
+    ] = None,
+    worth: Annotated[
+        str | None,
+        typer.Option("--worth", help="True advantage: what counts at the end, score or share of objectives."),
+    ] = None,
 ) -> None:
     """Diagnose the memory signal of a run: table, JSON, figures (docs/diagnose.md)."""
+    measured = {"questions": questions, "states": states, "others": others, "continuations": continuations}
+    measured = {name: value for name, value in {**measured, "worth": worth}.items() if value is not None}
+    if true_advantage:
+        _true_advantage(run, step, measured, out, as_json)
+        return
+    if measured:
+        raise UserError(f"--{next(iter(measured))} belongs to --true-advantage, which is not given")
     from mempo.diagnose.table import diagnosis_table
     from mempo.diagnose_run import DiagnoseOptions, dump
     from mempo.diagnose_run import diagnose as run_diagnosis
@@ -244,6 +275,24 @@ def diagnose(
     screen = console()
     screen.print(diagnosis_table(report))
     screen.print(f"figures, diagnosis.md and diagnosis.json are in {out or run / 'diagnosis'}", markup=False)
+
+
+def _true_advantage(run: Path, step: str, measured: dict[str, Any], out: Path | None, as_json: bool) -> None:
+    import json
+
+    from mempo.diagnose.true_table import on_screen
+    from mempo.true_advantage import TrueAdvantageOptions, diagnose_truth
+
+    if measured.get("worth", "score") not in ("score", "share"):
+        raise UserError(f"--worth {measured['worth']!r} is neither score nor share")
+    screen = console()
+    report = diagnose_truth(run, TrueAdvantageOptions(policy=step, out=out, **measured), None if as_json else screen)
+    if as_json:
+        typer.echo(json.dumps(report, ensure_ascii=False, indent=1))
+        return
+    screen.print(on_screen(report))
+    where = f"true-advantage.md and true-advantage.json are in {out or run / 'diagnosis'}"
+    screen.print(where, highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()
