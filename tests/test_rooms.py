@@ -31,7 +31,6 @@ FLOORS: list[list[str]] = [
         "context",
         "rewards",
         "measures",
-        "credit",
         "loss",
         "retrieval",
         "runs",

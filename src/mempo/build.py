@@ -11,7 +11,6 @@ from typing import Any, cast
 from mempo.agent import Agent
 from mempo.config import Config, DataSettings
 from mempo.context import make_context
-from mempo.credit import CustomCredit
 from mempo.data.filters import where
 from mempo.data.objectives import compose_objectives
 from mempo.data.questions import read_questions
@@ -35,6 +34,8 @@ from mempo.retrieval.types import Retriever
 from mempo.rewards.outcome import CustomScore, matchable
 from mempo.tokens import Codec
 from mempo.tools.make import make_tool
+from mempo.train.advantages import AdvantageFunction
+from mempo.train.own_advantages import own_advantages
 from mempo.worlds.registry import make_world
 
 TOOL_TAGS = ("search", "access")
@@ -230,8 +231,8 @@ def custom_score(config: Config) -> CustomScore | None:
     return load_object(config.reward.score, "reward", parameters=2) if is_import_path(config.reward.score) else None
 
 
-def custom_credit(config: Config) -> CustomCredit | None:
-    return load_object(config.credit.function, "credit", parameters=2) if config.credit.function else None
+def advantage_function(config: Config) -> AdvantageFunction | None:
+    return own_advantages(load_object(config.credit.function, "credit")) if config.credit.function else None
 
 
 def make_sampler(config: Config, policy: Policy, forward: SharedForward) -> BatchingSampler:

@@ -29,7 +29,8 @@ from mempo.rewards.outcome import score_answer
 from mempo.rewards.probe_check import CheckNotes, ProbeCheck, check_notes, check_probe, note_of_gold
 from mempo.runs.files import write_whole
 from mempo.tokens import Codec
-from mempo.train.sft import RowSource, demo_rows, mixed_batches, probe_row, take
+from mempo.train.batch import take
+from mempo.train.sft import RowSource, demo_rows, mixed_batches, probe_row
 from mempo.train.toy import toy_codec, with_warmup
 from mempo.trajectory import Row, StopReason
 

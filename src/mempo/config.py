@@ -18,7 +18,6 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from mempo.agent import LimitSettings
 from mempo.cluster_settings import ClusterSettings
 from mempo.context import is_known_context
-from mempo.credit import CreditSettings
 from mempo.engine.model import ModelSettings
 from mempo.engine.vllm_settings import SamplerSettings
 from mempo.errors import ConfigError, nearest
@@ -33,6 +32,7 @@ from mempo.rewards.outcome import OutcomeSettings
 from mempo.settings import Settings, leaves
 from mempo.tools.access import AccessSettings
 from mempo.tools.search import SearchSettings
+from mempo.train.credit_settings import CreditSettings
 from mempo.train.rl import RlSettings
 from mempo.train.sft import SftSettings
 from mempo.train.toy import ToySettings
@@ -294,7 +294,7 @@ def check(config: Config) -> None:
 
 
 def _refuse_idle_signal(config: Config) -> None:
-    """Settings of memory credit beside an own function that takes their place. With `rl.memory_signal` off they may
+    """Settings of memory advantages beside an own function that takes their place. With `rl.memory_signal` off they may
     stay: so a run is compared with one on the outcome alone by a single switch."""
     memory = config.memory
     if config.credit.function and (idle := memory.beside_preset(CREDIT_KEYS)):

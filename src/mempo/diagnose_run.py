@@ -21,6 +21,7 @@ from mempo.engine.scoring import LocalScorer
 from mempo.errors import UserError
 from mempo.evaluation import final_model
 from mempo.interfaces import Environment
+from mempo.measures import counts
 from mempo.protocol import ACTION_TAGS, TurnGrammar
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
@@ -64,7 +65,10 @@ def diagnose(run: Path, options: DiagnoseOptions | None = None) -> dict[str, Any
     reader = _Reader(run, config, codec, _grammar(config))
     batch, trajectories, remarks = reader.read(name)
     if not batch.rollouts:
-        raise UserError(f"all {batch.errors} rollouts of {name} failed by infrastructure, so they say nothing")
+        raise UserError(
+            f"no rollout of {name} counts ({batch.errors} failed by infrastructure, {batch.unscored} have no score): "
+            "there is nothing to diagnose"
+        )
     if not batch.noted:
         why = "agent.notes is forbidden" if config.agent.notes == "forbidden" else "no turn after the first wrote one"
         raise UserError(f"the {len(batch.rollouts)} rollouts of {name} hold no notes to diagnose ({why})")
@@ -117,7 +121,7 @@ class _Reader:
     grammar: TurnGrammar
 
     def read(self, name: str) -> tuple[Batch, list[Trajectory], list[str]]:
-        """The batch of a rollout file, the trajectories of its rollouts without errors, and what to remark."""
+        """The batch of a rollout file, the trajectories of its rollouts that count, and what to remark."""
         config, file = self.config, self.run / "rollouts" / f"{name}.jsonl"
         is_rl = name not in _EVALUATIONS
         try:
@@ -143,7 +147,9 @@ class _Reader:
             )
         if batch.errors:
             remarks.append(f"{batch.errors} rollouts that infrastructure spoiled are left out")
-        sound = [t for t, line in zip(trajectories, lines, strict=True) if not line.get("is_error")]
+        if batch.unscored:
+            remarks.append(f"{batch.unscored} rollouts without a score are left out")
+        sound = [t for t, line in zip(trajectories, lines, strict=True) if counts(line)]
         return batch, sound, remarks
 
 

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from mempo.build import (
     Data,
+    advantage_function,
     check_window,
-    custom_credit,
     custom_score,
     load_data,
     make_agent,
@@ -75,7 +75,7 @@ def train(resolved: Resolved, resume: bool, console: Console) -> Path:
 
 def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -> Path:
     config, began = resolved.config, time.monotonic()
-    credit_of_user, score_of_user = custom_credit(config), custom_score(config)
+    own_advantages, score_of_user = advantage_function(config), custom_score(config)
     if config.cluster is not None and config.rl.steps:
         raise UserError(
             f"this configuration is for {config.cluster.gpus} GPUs under verl (cluster.*); start it with mempo cluster "
@@ -149,7 +149,7 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
             credit=config.credit,
             seed=config.seed if config.rl.seed is None else config.rl.seed,
             custom_score=score_of_user,
-            custom_credit=credit_of_user,
+            own_advantages=own_advantages,
             reference=LocalScorer(reference) if reference else None,
         )
         if config.rl.memory_signal and config.rl.probe_check_questions and not in_rl:

@@ -33,7 +33,7 @@ class PromptSettings(Settings):
     """Show a tool result whole in the turn after it and short from then on (`search.short_passage_chars`,
     `access.short_page_chars`); for contexts that keep old results: `full`, `react`, `window(k)`."""
     force_mem: bool = False
-    """Begin every turn from the second on with `<mem>`, written for the policy (no loss, no credit)."""
+    """Begin every turn from the second on with `<mem>`, written for the policy (no loss, no advantage)."""
 
 
 class Renderer:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from mempo.credit import CreditSettings
 from mempo.diagnose.records import batch_of, grouped, with_recomputed_credit
 from mempo.protocol import TurnGrammar
 from mempo.rewards.memory_settings import MemorySettings
 from mempo.runs.rollouts import load_rollouts, save_rollouts
+from mempo.train.credit_settings import CreditSettings
 from tests.diagnose.build import batch, rollout, turn
 from tests.runs.test_rollouts import CASES, CODEC
 

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from rich.console import Console
 
-from mempo.build import Data, check_window, custom_credit, custom_score, load_data, make_agent, make_tools
+from mempo.build import Data, advantage_function, check_window, custom_score, load_data, make_agent, make_tools
 from mempo.cluster.divisibility import check_divides, check_enough_questions
 from mempo.cluster.doctor import failures, quick_checks
 from mempo.cluster.machine import Machine
@@ -72,7 +72,7 @@ def launch(
     machine, runner, address = machine or Machine(), runner or run_process, checked_address(address)
     dry_run(resolved, address)  # refuses before anything is looked at
     begun_as = refuse_other_run(run, resolved.plain(), resume)
-    for check_own in (custom_credit, custom_score):
+    for check_own in (advantage_function, custom_score):
         check_own(config)
     failed = [] if skip_checks else failures(list(quick_checks(resolved, machine, address)))
     for check in failed:

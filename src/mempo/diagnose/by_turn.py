@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from mempo.credit import EPS, memory_advantages
 from mempo.diagnose.numbers import mean, std
 from mempo.diagnose.records import Batch, NoteSignal, RolloutRecord, TurnRecord
+from mempo.train.credit_settings import EPS
+from mempo.train.pools import memory_advantages
 
 MIN_NOTES = 8
 """A turn with fewer notes with credit says nothing about drift."""

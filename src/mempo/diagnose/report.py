@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mempo.credit import CreditSettings
 from mempo.diagnose.alarms import verdicts
 from mempo.diagnose.by_turn import by_turn, drift
 from mempo.diagnose.control import ControlNote, control, control_by_turn
@@ -20,6 +19,7 @@ from mempo.diagnose.numbers import finite, mean, ratio
 from mempo.diagnose.records import Batch
 from mempo.diagnose.repetition import repetition, repetition_by_turn
 from mempo.rewards.memory_settings import MemorySettings
+from mempo.train.credit_settings import CreditSettings
 
 TRENDS = ("score", "turns", "note_tokens")
 SHOWN_SETTINGS = (

@@ -17,6 +17,7 @@ from mempo.evaluate.agents import AgentSpec
 from mempo.evaluate.loops import run_loop
 from mempo.evaluate.runner import EvalSettings, EvalSetup, facts_of, jobs_of, play, scored_notes
 from mempo.evaluate.store import EvalFolder
+from mempo.measures import counts
 from mempo.question import Question
 from mempo.runs.append import Key, RolloutAppender, read_facts
 from mempo.runs.files import append_line, read_lines
@@ -82,7 +83,7 @@ def score_missing_notes(folder: EvalFolder, spec: AgentSpec, setup: EvalSetup, q
     wanted = {
         key
         for key, line in folder.lines(spec.file_name).items()
-        if not line["is_error"] and key[0] in asked and (key not in scored or scored[key] != line["answer"])
+        if counts(line) and key[0] in asked and (key not in scored or scored[key] != line["answer"])
     }
     if not wanted:
         return 0
@@ -153,7 +154,7 @@ class _Progress:
     def step(self, facts: Mapping[str, Any]) -> None:
         self._done += 1
         self._errors += bool(facts["is_error"])
-        if facts["em"] is not None and not facts["is_error"]:
+        if facts["em"] is not None and counts(facts):
             self._em.append(facts["em"])
         em = f"em {sum(self._em) / len(self._em):.3f}  " if self._em else ""
         measures = f"{em}errors {self._errors}"

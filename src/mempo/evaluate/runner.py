@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from mempo.evaluate.breakdown import groups_of
 from mempo.evaluate.costs import costs, steps_of
 from mempo.evaluate.summary import by_objectives, summarise
 from mempo.interfaces import CohortSampler, Sampler, Scorer
-from mempo.measures import rollout_facts
+from mempo.measures import counts, rollout_facts
 from mempo.question import Question
 from mempo.rewards.memory import MemorySettings, score_notes
 from mempo.rewards.note_reward import NoteScore
@@ -141,14 +141,13 @@ def facts_of(
     setup: EvalSetup,
     question: Question,
     trajectory: Trajectory,
-    notes: Sequence[NoteScore] = (),
     seconds: float | None = None,
 ) -> dict[str, Any]:
     """What is known of a rollout: its scores, its costs, and how long it took where that was measured."""
     outcome = outcome_score(question, trajectory, setup.outcome, setup.custom_score)
     return {
         "question_id": question.id,
-        **rollout_facts(question, trajectory, outcome, notes),
+        **rollout_facts(question, trajectory, outcome),
         **costs(steps_of(trajectory)),
         **({"groups": groups} if (groups := groups_of(question)) else {}),
         **({} if seconds is None else {"seconds": round(seconds, 3)}),
@@ -156,14 +155,18 @@ def facts_of(
 
 
 def scored_notes(
-    setup: EvalSetup, questions: Sequence[Question], trajectories: Sequence[Trajectory]
+    setup: EvalSetup,
+    questions: Sequence[Question],
+    trajectories: Sequence[Trajectory],
+    counted: Sequence[bool] | None = None,
 ) -> list[list[NoteScore]]:
-    """The memory reward of every note, `[rollouts][notes]`; none without a scorer."""
+    """The memory reward of every note, `[rollouts][notes]`; none without a scorer. `counted` `[rollouts]`: nothing is
+    asked about the notes of the others."""
     if setup.scorer is None or not trajectories:
         return [[] for _ in trajectories]
     codec = setup.agent.renderer.codec
     memory = setup.memory.model_copy(update={"full_policy": "actor"})
-    return score_notes(questions, trajectories, codec, setup.scorer, memory, setup.window)
+    return score_notes(questions, trajectories, codec, setup.scorer, memory, setup.window, counted=counted)
 
 
 def evaluate(
@@ -183,8 +186,9 @@ def evaluate(
     )  # a training run goes on, and counts them
     asyncio.run(play(setup.agent, setup.sampler, jobs, patient, on_done))
     asked, trajectories = [job.question for job in jobs], [done[i] for i in range(len(jobs))]
-    notes = scored_notes(setup, asked, trajectories)
-    facts = [facts_of(setup, *found) for found in zip(asked, trajectories, notes, strict=True)]
+    facts = [facts_of(setup, *played) for played in zip(asked, trajectories, strict=True)]
+    notes = scored_notes(setup, asked, trajectories, list(map(counts, facts)))
+    facts = [{**fact, "notes": list(map(asdict, found))} for fact, found in zip(facts, notes, strict=True)]
     if save_to is not None:
         save_rollouts(save_to, trajectories, facts)
     return EvalResult(facts, [trajectory.stop for trajectory in trajectories])

@@ -25,7 +25,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 CREDIT_KEYS = ("pool", "min_pool", "small_pool", "weight", "normalize_std", "gate")
-"""The settings that turn rewards into advantages; an own credit function takes the place of all of them."""
+"""The settings that turn rewards into advantages; an own function (`credit.function`) takes the place of them all."""
 
 
 class LookaheadSettings(Settings):
@@ -89,13 +89,13 @@ class MemorySettings(Settings):
     min_pool: int = Field(default=4, ge=2)
     """A turn's pool with fewer rewards falls back to the question's pool."""
     small_pool: Literal["no_signal", "original"] = "no_signal"
-    """A pool below 2: `no_signal`, or the original's mean 0 and std 1 (the raw reward becomes the credit)."""
+    """A pool below 2: `no_signal`, or the original's mean 0 and std 1 (the raw reward becomes the advantage)."""
     normalize_std: bool = True
     """Divide by the pool's standard deviation."""
     weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     """Factor of the memory advantage. 0 measures the signal without training on it."""
     gate: Literal["always", "when_group_varies", "when_not_negative"] = "always"
-    """Where memory credit is given: everywhere; only in groups whose outcome scores differ; only in rollouts whose
+    """Where memory advantages are given: everywhere; only in groups whose outcome scores differ; only in rollouts whose
     outcome advantage is known and >= 0. Gated notes stay in the pool."""
     probe: ProbeSettings = ProbeSettings()
 
@@ -176,7 +176,7 @@ class MemorySettings(Settings):
             ),
             (
                 self.weight == 0 and self.gate != "always",
-                f"gate {self.gate} does nothing with weight 0, which gives no memory credit at all",
+                f"gate {self.gate} does nothing with weight 0, which gives no memory advantage at all",
             ),
         ]
         for broken, message in idle:

@@ -4,8 +4,9 @@
     score = 0                     if one is broken
     score = None                  if nothing can be said: infrastructure failed, or there is no gold to compare with
 
-None is not 0: such a rollout stays out of its group's statistics. Only `Trajectory.answer` is scored, which comes from
-tokens of the policy alone; the prompt and tool texts cannot change a score.
+None is not 0: a rollout without a score does not count (`OutcomeScore.counts`). It makes no training row, enters no
+group and no pool, and appears in no metric but the count of its kind. Only `Trajectory.answer` is scored, which comes
+from tokens of the policy alone; the prompt and tool texts cannot change a score.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from mempo.trajectory import StopReason, Trajectory
 SCORES = ("em", "f1", "mean_em", "mean_f1")
 
 CustomScore = Callable[[Question, Trajectory], float | None]
-"""Own score by import path. It takes the place of the answer match; None means "cannot be scored". It sees every
-rollout that infrastructure did not spoil, those with a broken format or without an answer (`answer` None) too."""
+"""Own score by import path. It takes the place of the answer match; None means "cannot be scored": the rollout
+then does not count. It sees every rollout that infrastructure did not spoil, those with a broken format or without an
+answer (`answer` None) too."""
 
 
 class OutcomeSettings(Settings):
@@ -40,7 +42,7 @@ class OutcomeSettings(Settings):
     """A broken format rule makes the score 0, however right the answer."""
     on_overflow: Literal["score", "exclude"] = "score"
     """A rollout that ran out of its context window: `score` it like any other (without an answer that is 0), or
-    `exclude` it from its group, as one that says nothing about the policy."""
+    `exclude` it, as one that says nothing about the policy: it then does not count, in training or in averages."""
     separator: str = ";"
     """Splits the answer when the question has several objectives; never used with one."""
     normalization: str = "default"
@@ -104,6 +106,12 @@ class OutcomeScore:
     format_ok: bool
     violations: Mapping[str, int]
     reason: str | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether the rollout exists for training: only one with a score has rows, a place in its group, and notes in a
+        pool."""
+        return self.score is not None
 
 
 def score_answer(prediction: str | None, question: Question, settings: OutcomeSettings) -> AnswerScore:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 from collections.abc import Callable, Sequence
 
 from pydantic import Field
@@ -19,6 +18,7 @@ from mempo.rewards.probe import ProbeSettings, build_probe
 from mempo.runs.folder import RunFolder
 from mempo.settings import Settings
 from mempo.tokens import Codec
+from mempo.train.batch import take
 from mempo.train.progress import StageProgress
 from mempo.train.state import last_checkpoint, load_optimizer_state, save_state
 from mempo.trajectory import Row, Segment, rows_of
@@ -79,19 +79,6 @@ def mixed_batches(rows: Sequence[Row], probes: Sequence[Row], settings: SftSetti
         return [item for items, count, name in sources for item in take(items, step * count, count, f"{seed} {name}")]
 
     return rows_at
-
-
-def take(items: Sequence, start: int, count: int, seed: str) -> list:
-    """`count` items from position `start` of an endless sequence of seeded permutations of `items`."""
-    found, orders = [], {}
-    for position in range(start, start + count):
-        epoch, index = divmod(position, len(items))
-        if epoch not in orders:
-            order = list(range(len(items)))
-            random.Random(f"{seed} {epoch}").shuffle(order)
-            orders[epoch] = order
-        found.append(items[orders[epoch][index]])
-    return found
 
 
 def train_sft(policy: Policy, rows_at: RowSource, settings: SftSettings, run: RunFolder, console: Console) -> None:

@@ -66,6 +66,12 @@ def test_a_rollout_that_infrastructure_spoiled_has_no_rows() -> None:
     assert outputs_of(QUESTION, made, outcome_score(QUESTION, made, OutcomeSettings()), [7]) == []
 
 
+def test_a_rollout_without_a_score_has_no_rows() -> None:
+    made = played("memory", TURNS)
+    unscored = outcome_score(QUESTION, made, OutcomeSettings(score="own:score"), lambda question, trajectory: None)
+    assert outputs_of(QUESTION, made, unscored, [7]) == []
+
+
 WHOLE = ((5, 6, 7, 8, 9), (5, 6, 9), (7, 6, 5, 8))
 """Prefix and continuation."""
 

@@ -1,4 +1,4 @@
-"""What holds of the credit of any group: about scale, sums, order, rollouts without a reward, and small pools."""
+"""What holds of the advantages of any group: about scale, sums, order, rollouts without a reward, and small pools."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mempo.credit import CreditSettings, MemoryCredit, memory_advantages, outcome_advantages
+from mempo.train import advantages
+from mempo.train.credit_settings import CreditSettings
+from mempo.train.pools import MemoryAdvantages, memory_advantages
 
 Rewards = Sequence[Mapping[int, float | None]]
 
@@ -27,8 +29,12 @@ def known(rewards: Rewards) -> dict[tuple[int, int], float]:
     return {(i, t): r for i, rollout in enumerate(rewards) for t, r in rollout.items() if r is not None}
 
 
-def flat(credit: MemoryCredit) -> dict[tuple[int, int], float]:
-    return known(credit.by_rollout)
+def outcome_advantages(scores: Sequence[float], settings: CreditSettings) -> list[float]:
+    return advantages.outcome_advantages(scores, settings).values
+
+
+def flat(made: MemoryAdvantages) -> dict[tuple[int, int], float]:
+    return known(made.by_rollout)
 
 
 def times(rewards: Rewards, factor: float) -> list[dict[int, float | None]]:
@@ -45,14 +51,14 @@ def test_a_common_shift_of_scores_changes_nothing(scores: list[float], shift: in
 
 
 @given(SCORES, st.integers(-8, 8))
-def test_scores_and_eps_on_another_scale_give_the_same_credit(scores: list[float], power: int) -> None:
+def test_scores_and_eps_on_another_scale_give_the_same_advantages(scores: list[float], power: int) -> None:
     factor = 2.0**power
     scaled = outcome_advantages([score * factor for score in scores], CreditSettings(eps=1e-6 * factor))
     assert scaled == outcome_advantages(scores, CreditSettings(eps=1e-6))
 
 
 @given(GROUPS, POOLS, st.integers(-8, 8))
-def test_rewards_and_eps_on_another_scale_give_the_same_credit(rewards: Rewards, pool: Any, power: int) -> None:
+def test_rewards_and_eps_on_another_scale_give_the_same_advantages(rewards: Rewards, pool: Any, power: int) -> None:
     factor = 2.0**power
     scaled = memory_advantages(times(rewards, factor), pool=pool, eps=1e-6 * factor)
     assert scaled.by_rollout == memory_advantages(rewards, pool=pool, eps=1e-6).by_rollout
@@ -66,7 +72,7 @@ def test_without_eps_the_scale_of_rewards_does_not_matter(rewards: Rewards, pool
 
 
 @given(GROUPS, POOLS, st.booleans())
-def test_rewards_turned_around_turn_the_credit_around(rewards: Rewards, pool: Any, normalize_std: bool) -> None:
+def test_rewards_turned_around_turn_the_advantages_around(rewards: Rewards, pool: Any, normalize_std: bool) -> None:
     plain = flat(memory_advantages(rewards, pool=pool, normalize_std=normalize_std))
     turned = flat(memory_advantages(times(rewards, -1), pool=pool, normalize_std=normalize_std))
     assert turned == pytest.approx({place: -a for place, a in plain.items()}, rel=1e-9, abs=1e-9)
@@ -83,23 +89,23 @@ def test_weight_is_a_plain_factor(rewards: Rewards, pool: Any, weight: float) ->
 
 
 @given(GROUPS, st.booleans())
-def test_the_credit_of_a_question_has_mean_0_and_std_1(rewards: Rewards, normalize_std: bool) -> None:
-    credit = memory_advantages(rewards, pool="question", normalize_std=normalize_std)
-    values = list(flat(credit).values())
+def test_the_advantages_of_a_question_have_mean_0_and_std_1(rewards: Rewards, normalize_std: bool) -> None:
+    made = memory_advantages(rewards, pool="question", normalize_std=normalize_std)
+    values = list(flat(made).values())
     assert sum(values) == pytest.approx(0, abs=1e-9)
     if normalize_std and any(values):
-        [pool] = credit.pools
+        [pool] = made.pools
         assert pool.std is not None
         std = math.sqrt(sum(a * a for a in values) / (len(values) - 1))
         assert std == pytest.approx(pool.std / (pool.std + 1e-6))
 
 
 @given(GROUPS)
-def test_the_credit_of_each_turn_has_mean_0(rewards: Rewards) -> None:
-    credit = memory_advantages(rewards, pool="turn", min_pool=2)
-    sizes = {pool.turn: pool.size for pool in credit.pools}
+def test_the_advantages_of_each_turn_have_mean_0(rewards: Rewards) -> None:
+    made = memory_advantages(rewards, pool="turn", min_pool=2)
+    sizes = {pool.turn: pool.size for pool in made.pools}
     by_turn: dict[int, list[float]] = {}
-    for (_, t), a in flat(credit).items():
+    for (_, t), a in flat(made).items():
         by_turn.setdefault(t, []).append(a)
     for t, values in by_turn.items():
         assert t in sizes or len(values) == 1  # alone in its turn, it fell back
@@ -129,9 +135,9 @@ def test_no_advantage_exceeds_what_one_outlier_can_have(scores: list[float]) -> 
 @given(GROUPS, POOLS)
 def test_without_std_differences_of_rewards_stay(rewards: Rewards, pool: Any) -> None:
     r = known(rewards)
-    credit = memory_advantages(rewards, pool=pool, min_pool=2, normalize_std=False)
-    a = flat(credit)
-    own_pool = {p.turn for p in credit.pools}
+    made = memory_advantages(rewards, pool=pool, min_pool=2, normalize_std=False)
+    a = flat(made)
+    own_pool = {p.turn for p in made.pools}
     for one in a:
         for other in a:
             if pool == "question" or (one[1] == other[1] and one[1] in own_pool):
@@ -150,9 +156,9 @@ def test_equal_rewards_of_any_value_give_exactly_0(
 ) -> None:
     assume(rollouts > 1)  # a pool of one is paid its raw reward by the original
     group = [dict.fromkeys(range(1, turns + 1), value)] * rollouts
-    credit = memory_advantages(group, pool=pool, small_pool=small_pool)
-    assert set(flat(credit).values()) == {0.0}
-    assert credit.credited == rollouts * turns
+    made = memory_advantages(group, pool=pool, small_pool=small_pool)
+    assert set(flat(made).values()) == {0.0}
+    assert made.given == rollouts * turns
     assert outcome_advantages([value] * rollouts, CreditSettings()) == [0.0] * rollouts
 
 
@@ -163,9 +169,9 @@ EXTREME = st.floats(-1e100, 1e100) | st.sampled_from([5e-324, -5e-324, 1e100, -1
 def test_extreme_values_never_give_nan(values: list[float], normalize_std: bool, small_pool: Any) -> None:
     group = [{1: value, 2: -value} for value in values]
     for pool in ("question", "turn"):
-        credit = memory_advantages(group, pool=pool, normalize_std=normalize_std, small_pool=small_pool)
-        assert len(flat(credit)) == 2 * len(values)
-        assert all(map(math.isfinite, flat(credit).values()))
+        made = memory_advantages(group, pool=pool, normalize_std=normalize_std, small_pool=small_pool)
+        assert len(flat(made)) == 2 * len(values)
+        assert all(map(math.isfinite, flat(made).values()))
     assert all(map(math.isfinite, outcome_advantages(values, CreditSettings(normalize_std=normalize_std))))
 
 
@@ -189,24 +195,16 @@ def test_notes_without_a_reward_leave_the_others_as_they_are(
 
 
 @given(GROUPS, POOLS, st.integers(0, 3), st.randoms(use_true_random=False))
-def test_rollouts_that_failed_change_nothing(rewards: Rewards, pool: Any, failed: int, rng: random.Random) -> None:
-    """Infrastructure failed: no score, and notes without a reward or none at all, anywhere among the others."""
+def test_rollouts_without_notes_change_nothing(rewards: Rewards, pool: Any, silent: int, rng: random.Random) -> None:
     padded: list[Mapping[int, float | None]] = list(rewards)
-    scores: list[float | None] = [rng.choice([0.0, 1.0]) for _ in rewards]
-    expected_scores = outcome_advantages(scores, CreditSettings()) if len(scores) > 1 else []
     places = list(range(len(rewards)))
-    for _ in range(failed):
+    for _ in range(silent):
         at = rng.randint(0, len(padded))
         padded.insert(at, rng.choice([{}, {1: None}, {1: None, 2: None, 9: None}]))
-        scores.insert(at, None)
         places = [place + (place >= at) for place in places]
-    credit = memory_advantages(padded, pool=pool)
-    assert [credit.by_rollout[place] for place in places] == memory_advantages(rewards, pool=pool).by_rollout
-    assert credit.credited == sum(len(credit.by_rollout[place]) for place in places)
-    if expected_scores:
-        found = outcome_advantages(scores, CreditSettings())
-        assert [found[place] for place in places] == expected_scores
-        assert sum(a != 0 for a in found) == sum(a != 0 for a in expected_scores)
+    made = memory_advantages(padded, pool=pool)
+    assert [made.by_rollout[place] for place in places] == memory_advantages(rewards, pool=pool).by_rollout
+    assert made.given == sum(len(made.by_rollout[place]) for place in places)
 
 
 @given(GROUPS, st.integers(2, 4), st.booleans())
@@ -233,11 +231,11 @@ def test_a_turn_that_is_large_enough_is_a_question_of_its_own(
 def test_small_pools_of_the_original(rewards: Rewards, pool: Any) -> None:
     """One number: mean 0, std 1. Two or more: as anywhere else. Nothing falls back, and no reward goes without."""
     r = known(rewards)
-    credit = memory_advantages(rewards, pool=pool, small_pool="original")
-    assert flat(credit).keys() == r.keys()
-    assert (credit.fallbacks, credit.small_pools) == (0, 0)
+    made = memory_advantages(rewards, pool=pool, small_pool="original")
+    assert flat(made).keys() == r.keys()
+    assert (made.fallbacks, made.small_pools) == (0, 0)
     ordinary = flat(memory_advantages(rewards, pool=pool, min_pool=2))
-    for place, a in flat(credit).items():
+    for place, a in flat(made).items():
         mates = [other for other in r if pool == "question" or other[1] == place[1]]
         if len(mates) == 1:
             assert a == r[place] / (1 + 1e-6)

@@ -1,25 +1,36 @@
-"""Credit of a batch: each rollout once, then spread over its tokens, and what is reported about it."""
+"""Advantages of a batch: each rollout once, then on the tokens of its rows, and what is reported about them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from mempo.credit import CreditSettings, note_slots
 from mempo.interfaces import ToolErrorKind, ToolResult
-from mempo.rewards.memory import MemorySettings, NoteScore
-from mempo.train.credit import Credit, assign_credit, group_credit
+from mempo.rewards.memory import MemorySettings
+from mempo.train.advantages import AdvantageFunction, batch_advantages, group_advantages, note_slots
+from mempo.train.credit_settings import CreditSettings
+from mempo.train.own_advantages import own_advantages
 from mempo.trajectory import Trajectory, rows_of
-from tests.train.fakes import outcome_of, played, questions
+from tests.train.fakes import PLAIN_CREDIT, PLAIN_MEMORY, advantage_batch, played, questions, token_values
 
 ASKED = questions(1)[0]
-PLAIN = CreditSettings(normalize_std=False)
 
 
 def group(*turns: int, place: int = 0) -> list[Trajectory]:
     return [played(questions(place + 1)[place], count, i) for i, count in enumerate(turns)]
+
+
+@dataclass
+class Made:
+    """Of the rollouts that count, `[rollouts]`."""
+
+    tokens: list[dict[int, list[float]]]
+    outcome: list[float]
+    memory: list[dict[int, float]]
+    metrics: dict[str, float | None]
 
 
 def assigned(
@@ -27,47 +38,43 @@ def assigned(
     scores: Sequence[float | None],
     rewards: Sequence[Mapping[int, float | None]] | None = None,
     size: int | None = None,
-    **keywords: Any,
-) -> Credit:
+    credit: CreditSettings = PLAIN_CREDIT,
+    memory: MemorySettings = PLAIN_MEMORY,
+    own: AdvantageFunction | None = None,
+) -> Made:
     """`rewards` `[rollouts]{turn: r}`, 0-based turns."""
-    notes = [[note(turn, r) for turn, r in by_turn.items()] for by_turn in rewards or [{} for _ in scores]]
-    credit = keywords.pop("credit", PLAIN)
-    memory = keywords.pop("memory", MemorySettings(min_pool=2, normalize_std=False))
-    outcomes = [outcome_of(score) for score in scores]
-    return assign_credit(trajectories, outcomes, notes, size or len(scores), credit, memory, **keywords)
+    batch = advantage_batch(trajectories, scores, rewards, size)
+    made = batch_advantages(batch, credit, memory, own)
+    return Made(token_values(batch, made), made.outcome, made.memory, made.metrics)
 
 
-def note(turn: int, r: float | None) -> NoteScore:
-    return NoteScore(turn, r, None, r, 1, 1, None, r)
-
-
-def values(credit: Credit, rollout: int) -> set[float]:
-    return {round(value, 6) for by_turn in credit.tokens[rollout].values() for value in by_turn}
+def values(made: Made, rollout: int) -> set[float]:
+    return {round(value, 6) for by_turn in made.tokens[rollout].values() for value in by_turn}
 
 
 def test_the_baseline_counts_rollouts_and_not_rows() -> None:
     trajectories = group(2, 1, 2, 1)
     assert sum(len(rows_of(trajectory)) for trajectory in trajectories) == 6  # their mean score would be 4/6
-    credit = assigned(trajectories, [1.0, 0.0, 1.0, 0.0])
-    assert [values(credit, i) for i in range(4)] == [{0.5}, {-0.5}, {0.5}, {-0.5}]
+    made = assigned(trajectories, [1.0, 0.0, 1.0, 0.0])
+    assert [values(made, i) for i in range(4)] == [{0.5}, {-0.5}, {0.5}, {-0.5}]
 
 
-def test_every_sampled_token_of_every_turn_has_the_credit_of_its_rollout() -> None:
+def test_every_sampled_token_of_every_turn_has_the_advantage_of_its_rollout() -> None:
     trajectories = group(3, 3)
-    credit = assigned(trajectories, [1.0, 0.0])
-    for trajectory, by_turn in zip(trajectories, credit.tokens, strict=True):
+    made = assigned(trajectories, [1.0, 0.0])
+    for trajectory, by_turn in zip(trajectories, made.tokens, strict=True):
         assert {t: len(found) for t, found in by_turn.items()} == {
             turn.index: len(turn.generated_ids) for turn in trajectory.turns
         }
         rows = [row.spread(by_turn) for row in rows_of(trajectory)]
         assert sum(value != 0 for row in rows for value in row) == trajectory.generated_tokens
-    assert [values(credit, i) for i in range(2)] == [{0.5}, {-0.5}]
+    assert [values(made, i) for i in range(2)] == [{0.5}, {-0.5}]
 
 
 def test_groups_do_not_mix() -> None:
     trajectories = group(1, 1) + group(1, 1, place=1)
-    credit = assigned(trajectories, [1.0, 0.0, 5.0, 3.0], size=2)
-    assert [values(credit, i) for i in range(4)] == [{0.5}, {-0.5}, {1.0}, {-1.0}]
+    made = assigned(trajectories, [1.0, 0.0, 5.0, 3.0], size=2)
+    assert [values(made, i) for i in range(4)] == [{0.5}, {-0.5}, {1.0}, {-1.0}]
 
 
 def test_half_a_group_is_refused() -> None:
@@ -77,21 +84,21 @@ def test_half_a_group_is_refused() -> None:
 
 def test_a_rollout_without_a_score_is_neither_right_nor_wrong() -> None:
     """Did nothing must not beat tried and failed."""
-    credit = assigned(group(1, 1, 1, 1), [None, -1.0, 0.0, None])
-    assert [values(credit, i) for i in range(4)] == [{0.0}, {-0.5}, {0.5}, {0.0}]
+    made = assigned(group(1, 1, 1, 1), [None, -1.0, 0.0, None])
+    assert [values(made, i) for i in range(2)] == [{-0.5}, {0.5}]
 
 
 def test_a_whole_group_without_scores_is_silent() -> None:
     failing = ToolResult(notice="503", error=ToolErrorKind.UNAVAILABLE)
-    credit = assigned([played(ASKED, 3, i, result=failing) for i in range(2)], [None, None])
-    assert [values(credit, i) for i in range(2)] == [{0.0}, {0.0}]
-    assert credit.metrics["credit/zero_spread_groups"] == 0  # there was no spread to look at
+    made = assigned([played(ASKED, 3, i, result=failing) for i in range(2)], [None, None])
+    assert made.tokens == []
+    assert made.metrics["credit/zero_spread_groups"] is None  # there was no group to look at
 
 
-def test_the_note_has_its_own_credit_on_top_and_nothing_else_has() -> None:
+def test_the_note_has_its_own_advantage_on_top_and_nothing_else_has() -> None:
     trajectories = group(2, 2)
-    credit = assigned(trajectories, [1.0, 0.0], [{1: 0.9}, {1: 0.1}])
-    for trajectory, by_turn, outcome, memory in zip(trajectories, credit.tokens, (0.5, -0.5), (0.4, -0.4), strict=True):
+    made = assigned(trajectories, [1.0, 0.0], [{1: 0.9}, {1: 0.1}])
+    for trajectory, by_turn, outcome, memory in zip(trajectories, made.tokens, (0.5, -0.5), (0.4, -0.4), strict=True):
         assert set(by_turn[0]) == {outcome}
         turn = trajectory.turns[1]
         assert turn.note_span is not None
@@ -100,10 +107,10 @@ def test_the_note_has_its_own_credit_on_top_and_nothing_else_has() -> None:
         assert by_turn[1][:start] + by_turn[1][stop:] == [outcome] * (len(by_turn[1]) - (stop - start))
 
 
-def test_a_good_note_in_a_group_that_all_failed_still_earns_its_credit() -> None:
-    credit = assigned(group(2, 2), [0.0, 0.0], [{1: 0.9}, {1: 0.1}])
-    assert values(credit, 0) == {0.0, 0.4}
-    assert credit.metrics["credit/zero_spread_groups"] == 1
+def test_a_good_note_in_a_group_that_all_failed_still_earns_its_own() -> None:
+    made = assigned(group(2, 2), [0.0, 0.0], [{1: 0.9}, {1: 0.1}])
+    assert values(made, 0) == {0.0, 0.4}
+    assert made.metrics["credit/zero_spread_groups"] == 1
 
 
 def test_settings_reach_the_formulas() -> None:
@@ -122,20 +129,20 @@ def test_settings_reach_the_formulas() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:a group has a single scored rollout")
-def test_own_credit_is_asked_once_per_question_and_used_as_it_is() -> None:
+def test_an_own_function_is_asked_once_per_question_and_used_as_it_is() -> None:
+    """Of the rollouts that count: one without a score is not shown to it."""
     asked: list[tuple[list[float | None], list[dict[int, float | None]]]] = []
 
     def own(scores: Any, notes: Any) -> tuple[list[float], list[dict[int, float]]]:
         asked.append((list(scores), [dict(found) for found in notes]))
-        return [0.75, 0.0], [{1: 1.2}, {}]
+        return [0.75, 0.0][: len(scores)], [{1: 1.2}, {}][: len(scores)]
 
     trajectories = group(2, 2) + group(2, 2, place=1)
     rewards: list[dict[int, float | None]] = [{1: 0.9}, {1: None}] * 2
-    credit = assigned(trajectories, [1.0, None, 0.0, 1.0], rewards, size=2, custom=own)
-    assert asked == [([1.0, None], [{1: 0.9}, {1: None}]), ([0.0, 1.0], [{1: 0.9}, {1: None}])]
-    assert values(credit, 0) == {0.75, 1.95}
-    assert values(credit, 1) == {0.0}
-    assert credit.metrics["credit/pool_fallbacks"] is None
+    made = assigned(trajectories, [1.0, None, 0.0, 1.0], rewards, size=2, own=own_advantages(own))
+    assert asked == [([1.0], [{1: 0.9}]), ([0.0, 1.0], [{1: 0.9}, {1: None}])]
+    assert [values(made, i) for i in range(3)] == [{0.75, 1.95}, {0.75, 1.95}, {0.0}]
+    assert made.metrics["credit/pool_fallbacks"] is None
 
 
 def test_what_is_reported() -> None:
@@ -151,9 +158,9 @@ def test_what_is_reported() -> None:
 
 def test_a_lone_rollout_is_counted_and_warned_of() -> None:
     with pytest.warns(UserWarning, match="single scored rollout"):
-        credit = assigned(group(1, 1), [1.0, None])
-    assert credit.metrics["credit/lone_groups"] == 1
-    assert values(credit, 0) == {0.0}
+        made = assigned(group(1, 1), [1.0, None])
+    assert made.metrics["credit/lone_groups"] == 1
+    assert values(made, 0) == {0.0}
 
 
 # --- gates ---------------------------------------------------------------------------------------------------------
@@ -168,44 +175,46 @@ NOTES: list[Mapping[int, float | None]] = [{1: 0.1}, {1: 0.3}, {1: 0.5}, {1: 0.9
         ("always", [0.0] * 4, [0, 1, 2, 3]),
         ("when_group_varies", [1.0, 0.0, 0.0, 1.0], [0, 1, 2, 3]),
         ("when_group_varies", [0.0] * 4, []),
-        ("when_group_varies", [1.0, None, None, None], []),  # one score does not vary
+        ("when_group_varies", [1.0, None, None, None], []),  # one score does not vary; nor is its note in a pool
         ("when_not_negative", [1.0, 0.0, 0.0, 1.0], [0, 3]),
         ("when_not_negative", [0.0] * 4, [0, 1, 2, 3]),  # all are at the mean
-        ("when_not_negative", [1.0, 0.0, None, 1.0], [0, 3]),  # not known is not "not negative"
+        ("when_not_negative", [1.0, 0.0, None, 1.0], [0, 3]),
     ],
 )
 @pytest.mark.filterwarnings("ignore:a group has a single scored rollout")
-def test_a_gate_keeps_credit_back_and_leaves_the_pool_alone(
+def test_a_gate_keeps_advantages_back_and_leaves_the_pool_alone(
     gate: Any, scores: list[float | None], credited: list[int]
 ) -> None:
     free = assigned(group(2, 2, 2, 2), scores, NOTES)
     gated = assigned(
         group(2, 2, 2, 2), scores, NOTES, memory=MemorySettings(min_pool=2, normalize_std=False, gate=gate)
     )
-    assert [i for i, by_turn in enumerate(gated.memory) if by_turn] == credited
-    assert all(gated.memory[i] == free.memory[i] for i in credited)
-    assert gated.metrics["credit/gated_notes"] == 4 - len(credited)
+    there = [i for i, score in enumerate(scores) if score is not None]
+    assert [i for i, by_turn in zip(there, gated.memory, strict=True) if by_turn] == credited
+    assert all(mine in ({}, its) for mine, its in zip(gated.memory, free.memory, strict=True))
+    earned = sum(map(len, free.memory))
+    assert gated.metrics["credit/gated_notes"] == earned - len(credited)
     assert gated.outcome == free.outcome
 
 
 def test_what_memory_and_outcome_paid_is_reported_apart() -> None:
     trajectories = group(2, 2)
-    credit = assigned(trajectories, [1.0, 0.0], [{1: 0.0}, {1: 0.4}])
-    assert credit.outcome == [0.5, -0.5]
-    assert credit.memory == [{1: pytest.approx(-0.2)}, {1: pytest.approx(0.2)}]
+    made = assigned(trajectories, [1.0, 0.0], [{1: 0.0}, {1: 0.4}])
+    assert made.outcome == [0.5, -0.5]
+    assert made.memory == [{1: pytest.approx(-0.2)}, {1: pytest.approx(0.2)}]
     slots = [len(note_slots(trajectory.turns[1])) for trajectory in trajectories]
     of_memory = 0.2 * sum(slots)
     of_outcome = 0.5 * sum(trajectory.generated_tokens for trajectory in trajectories)
-    assert credit.metrics["credit/memory_share"] == pytest.approx(of_memory / (of_memory + of_outcome))
-    assert credit.metrics["credit/memory_only_groups"] == 0.0
+    assert made.metrics["credit/memory_share"] == pytest.approx(of_memory / (of_memory + of_outcome))
+    assert made.metrics["credit/memory_only_groups"] == 0.0
 
 
 def test_groups_that_only_notes_pay_are_counted() -> None:
     trajectories = [*group(2, 2), *group(2, 2, place=1), *group(2, 2, place=2)]
     paid: list[Mapping[int, float | None]] = [{1: 0.0}, {1: 0.4}]
     equal: list[Mapping[int, float | None]] = [{1: 0.3}, {1: 0.3}]  # pays nothing at all
-    credit = assigned(trajectories, [0.0, 0.0, 1.0, 0.0, 0.0, 0.0], [*paid, *paid, *equal], size=2)
-    assert credit.metrics["credit/memory_only_groups"] == pytest.approx(1 / 3)
+    made = assigned(trajectories, [0.0, 0.0, 1.0, 0.0, 0.0, 0.0], [*paid, *paid, *equal], size=2)
+    assert made.metrics["credit/memory_only_groups"] == pytest.approx(1 / 3)
 
 
 def test_the_drift_of_late_notes_is_gone_with_a_pool_per_turn() -> None:
@@ -214,8 +223,8 @@ def test_the_drift_of_late_notes_is_gone_with_a_pool_per_turn() -> None:
     rewards = [{turn: mean + (spread if i % 2 else -spread) for turn, mean in means.items()} for i in range(16)]
 
     def by_turn(pool: Any) -> list[float]:
-        credit = group_credit([0.0] * 16, rewards, CreditSettings(), MemorySettings(pool=pool))
-        return [sum(rollout[turn] for rollout in credit.memory) / 16 for turn in means]
+        made = group_advantages([0.0] * 16, rewards, CreditSettings(), MemorySettings(pool=pool))
+        return [sum(rollout[turn] for rollout in made.memory) / 16 for turn in means]
 
     assert by_turn("question") == pytest.approx([0.90, -0.03, -0.87], abs=0.03)
     assert by_turn("turn") == pytest.approx([0.0, 0.0, 0.0], abs=1e-9)
