@@ -17,8 +17,8 @@ from mempo.protocol import closing, opening
 from mempo.question import Question
 from mempo.rewards.outcome import outcome_score
 from mempo.tokens import Codec
+from mempo.train.batch import take
 from mempo.train.rl import RlSettings, RlSetup
-from mempo.train.sft import take
 from mempo.trajectory import Trajectory
 
 MOST_QUESTIONS = 8

@@ -19,11 +19,10 @@ from typing import Any, Literal
 from rich.console import Console
 
 from mempo.agent import Agent, Beginning, DecodingSettings, Job, at_once, noise_seed, read_turn
-from mempo.build import custom_score, load_data, make_agent, make_sampler, make_tools
+from mempo.build import advantage_function, custom_score, load_data, make_agent, make_sampler, make_tools
 from mempo.config import Config, resolve
-from mempo.credit import CreditSettings
 from mempo.diagnose.numbers import finite
-from mempo.diagnose.signals import Played, signals_of
+from mempo.diagnose.signals import signals_of
 from mempo.diagnose.states import State, can_go_on, choose, states_of
 from mempo.diagnose.true_table import page
 from mempo.diagnose.worth import SignalQuality, Worth, ceiling, quality, worths_in_state
@@ -36,13 +35,12 @@ from mempo.evaluation import final_model
 from mempo.interfaces import CohortSampler, Generation, Sampler, SamplerError, SamplingParams, Scorer
 from mempo.protocol import closing
 from mempo.question import Question
-from mempo.rewards.memory_settings import MemorySettings
-from mempo.rewards.outcome import CustomScore, OutcomeSettings, outcome_score
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
 from mempo.start import start_model
 from mempo.study.controls import answers_given
-from mempo.train.sft import take
+from mempo.train.batch import take
+from mempo.train.score_batch import Scoring
 from mempo.trajectory import Trajectory
 
 WorthOf = Literal["score", "share"]
@@ -74,11 +72,7 @@ class Instrument:
     agent: Agent
     sampler: Sampler
     scorer: Scorer
-    outcome: OutcomeSettings
-    memory: MemorySettings
-    credit: CreditSettings
-    custom_score: CustomScore | None = None
-    window_tokens: int | None = None
+    scoring: Scoring
     decoding: DecodingSettings = field(default_factory=DecodingSettings)
 
 
@@ -155,11 +149,15 @@ def _opened(config: Config, model: str, work_dir: Path) -> tuple[Instrument, lis
         agent=agent,
         sampler=make_sampler(config, policy, forward),
         scorer=LocalScorer(policy, forward=forward),
-        outcome=config.reward,
-        memory=config.memory,
-        credit=config.credit,
-        custom_score=custom_score(config),
-        window_tokens=policy.window,
+        scoring=Scoring(
+            outcome=config.reward,
+            memory=config.memory.model_copy(update={"full_policy": "actor"}),  # this policy is all there is
+            credit=config.credit,
+            codec=codec,
+            window_tokens=policy.window,
+            custom_score=custom_score(config),
+            own_advantages=advantage_function(config),
+        ),
         decoding=DecodingSettings(temperature=config.rl.temperature),
     )
     return instrument, data.train
@@ -180,10 +178,7 @@ def measure(
     slots = [(slot, question) for slot, question in enumerate(asked) for _ in range(rollouts_each)]
     jobs = [Job(question, i, (seed, slot)) for i, (slot, question) in enumerate(slots)]
     trajectories = _played(instrument, jobs)
-    outcomes = [
-        outcome_score(job.question, trajectory, instrument.outcome, instrument.custom_score)
-        for job, trajectory in zip(jobs, trajectories, strict=True)
-    ]
+    outcomes = instrument.scoring.outcomes([job.question for job in jobs], trajectories)
     limit = instrument.agent.limits.max_turn_tokens
     found = states_of(trajectories, [slot for slot, _ in slots], limit)
     states = choose(found, options.states, options.others + 1, seed)
@@ -207,17 +202,7 @@ def measure(
         raise UserError("no rollout that went on from a note could be scored; look at errors of tools and of the score")
     worths = [worth for _, worth in known]
     signals = signals_of(
-        Played(
-            questions=[question for _, question in slots],
-            trajectories=trajectories,
-            outcomes=outcomes,
-            group_size=rollouts_each,
-            codec=instrument.agent.renderer.codec,
-            scorer=instrument.scorer,
-            window_tokens=instrument.window_tokens,
-        ),
-        instrument.memory,
-        instrument.credit,
+        instrument.scoring, [question for _, question in slots], trajectories, rollouts_each, instrument.scorer
     )
     qualities = [
         quality(name, [values[note.rollout].get(note.turn, 0.0) for note, _ in known], worths, options.seed)
@@ -334,11 +319,12 @@ def _continued(
         for c in range(options.continuations)
     ]
     scores: list[list[list[float]]] = [[[] for _ in notes] for notes in beginnings]
-    for (s, n, job), trajectory in zip(jobs, _played(instrument, [job for _, _, job in jobs]), strict=True):
-        outcome = outcome_score(job.question, trajectory, instrument.outcome, instrument.custom_score)
+    trajectories = _played(instrument, [job for _, _, job in jobs])
+    outcomes = instrument.scoring.outcomes([job.question for _, _, job in jobs], trajectories)
+    for (s, n, job), trajectory, outcome in zip(jobs, trajectories, outcomes, strict=True):
         value = outcome.score
         if options.worth == "share" and value is not None:
-            is_kept = outcome.format_ok or not instrument.outcome.format_gate
+            is_kept = outcome.format_ok or not instrument.scoring.outcome.format_gate
             value = answers_given(trajectory.answer, job.question.objectives) if is_kept else 0.0
         if value is not None:
             scores[s][n].append(value)

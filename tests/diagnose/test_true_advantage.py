@@ -14,13 +14,14 @@ from typer.testing import CliRunner
 
 import mempo.true_advantage
 from mempo.cli import app
-from mempo.credit import CreditSettings
 from mempo.diagnose.states import choose, states_of
 from mempo.errors import UserError
 from mempo.interfaces import Generation, SamplingParams, ScoreRequest
 from mempo.question import Question
 from mempo.rewards.memory_settings import MemorySettings
 from mempo.rewards.outcome import OutcomeSettings
+from mempo.train.credit_settings import CreditSettings
+from mempo.train.score_batch import Scoring
 from mempo.true_advantage import Instrument, Measured, TrueAdvantageOptions, measure
 from tests.tiny import said
 from tests.train.fakes import CODEC, NOTED_ANSWER, SEARCH, agent, played, questions
@@ -73,9 +74,7 @@ def instrument(right: dict[str, float], scorer: Believes | None = None, sampler:
         agent=agent(max_turn_tokens=100),
         sampler=sampler or World(right),
         scorer=scorer or Believes(GOOD),
-        outcome=OutcomeSettings(),
-        memory=MemorySettings(),
-        credit=CreditSettings(),
+        scoring=Scoring(OutcomeSettings(), MemorySettings(), CreditSettings(), CODEC),
     )
 
 

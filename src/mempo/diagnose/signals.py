@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
-from mempo.credit import CreditSettings
-from mempo.interfaces import Scorer
+import numpy as np
+
+from mempo.interfaces import Scorer, ScoreRequest
 from mempo.question import Question
-from mempo.rewards.memory import NoteScore, score_notes
-from mempo.rewards.memory_settings import CREDIT_KEYS, PRESETS, MemorySettings
-from mempo.rewards.outcome import OutcomeScore
-from mempo.rewards.probe import ProbeCodec
-from mempo.train.credit import assign_credit
+from mempo.rewards.memory_settings import PRESETS, MemorySettings
+from mempo.train.advantages import AdvantageFunction, batch_advantages
+from mempo.train.credit_settings import CreditSettings
+from mempo.train.score_batch import Scoring, score_batch
 from mempo.trajectory import Trajectory
 
+ByTurn = list[dict[int, float]]
+"""`[rollouts]{turn: advantage}`; turns to which a signal gives nothing are left out."""
 
-@dataclass(frozen=True)
-class Played:
-    """Rollouts of whole groups, in order, and what scores their notes. All lists are `[rollouts]`."""
-
-    questions: Sequence[Question]
-    trajectories: Sequence[Trajectory]
-    outcomes: Sequence[OutcomeScore]
-    group_size: int
-    codec: ProbeCodec
-    scorer: Scorer
-    window_tokens: int | None = None
-
-
-SIGNALS: dict[str, dict[str, Any]] = {
+MEMORY: dict[str, dict[str, Any]] = {
     "recommended": {},
     "original": {"preset": "original"},
     "no std": {"normalize_std": False},
@@ -39,43 +28,64 @@ SIGNALS: dict[str, dict[str, Any]] = {
     "against the last note": {"baseline": "previous_note"},
 }
 """Memory signals by name, as settings of `memory.*`; the probe is the run's."""
+SUMS = (("outcome", "recommended"),)
+"""Signals whose sum is one too."""
 
 
-def signals_of(played: Played, memory: MemorySettings, credit: CreditSettings) -> dict[str, list[dict[int, float]]]:
-    """`{signal: [rollouts]{turn: advantage}}`; turns to which a signal gives nothing are left out. The outcome gives
-    to every turn alike. The run's own settings are among them where they are none of those on offer."""
-    found: dict[str, list[dict[int, float]]] = {}
-    scored: dict[str, list[list[NoteScore]]] = {}
-    for name, settings in _settings(memory).items():
-        rewards = settings.model_copy(update={key: _DEFAULTS[key] for key in CREDIT_KEYS}).model_dump_json()
-        if rewards not in scored:  # the same rewards, pooled in another way
-            scored[rewards] = score_notes(
-                played.questions, played.trajectories, played.codec, played.scorer, settings, played.window_tokens
-            )
-        made = assign_credit(played.trajectories, played.outcomes, scored[rewards], played.group_size, credit, settings)
-        if not found:
-            found["outcome"] = [
-                {turn.index: value for turn in trajectory.turns}
-                for trajectory, value in zip(played.trajectories, made.outcome, strict=True)
-            ]
-        found[name] = made.memory
-    for name in ("recommended",):
-        found[f"outcome + {name}"] = [_sum(a, b) for a, b in zip(found["outcome"], found[name], strict=True)]
+class Remembering:
+    """A scorer that answers what it was asked before without asking again: most signals ask for the same P."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self._scorer = scorer
+        self._known: dict[ScoreRequest, np.ndarray] = {}
+
+    def score(self, requests: Sequence[ScoreRequest], temperature: float = 1.0) -> list[np.ndarray]:
+        new = [request for request in dict.fromkeys(requests) if request not in self._known]
+        if new:
+            self._known.update(zip(new, self._scorer.score(new, temperature=temperature), strict=True))
+        return [self._known[request] for request in requests]
+
+
+def signals_of(
+    scoring: Scoring, questions: Sequence[Question], trajectories: Sequence[Trajectory], group_size: int, scorer: Scorer
+) -> dict[str, ByTurn]:
+    """What each signal pays for the notes of `[questions × rollouts]`. The outcome pays every turn alike. The run's own
+    settings, those of `scoring`, are among the signals where they are none of those on offer."""
+    remembering = Remembering(scorer)
+
+    def advantages(
+        memory: MemorySettings, credit: CreditSettings, own: AdvantageFunction | None = None
+    ) -> tuple[ByTurn, ByTurn]:
+        """Of the outcome and of memory."""
+        mine = replace(scoring, memory=memory, memory_signal=True)
+        batch = score_batch(mine, questions, trajectories, remembering).counted(group_size)
+        made = batch_advantages(batch, credit, memory, own)
+        outcome: ByTurn = [{} for _ in trajectories]
+        notes: ByTurn = [{} for _ in trajectories]
+        for i, place in enumerate(batch.places):
+            outcome[place] = {turn.index: made.outcome[i] for turn in trajectories[place].turns}
+            notes[place] = made.memory[i]
+        return outcome, notes
+
+    credit = CreditSettings()
+    found: dict[str, ByTurn] = {}
+    for name, memory in _memory_signals(scoring.memory).items():
+        outcome, found[name] = advantages(memory, credit)
+        found.setdefault("outcome", outcome)
+    if scoring.own_advantages is not None:
+        _, found["own function, memory"] = advantages(scoring.memory, credit, scoring.own_advantages)
+    for first, second in SUMS:
+        found[f"{first} + {second}"] = [_sum(a, b) for a, b in zip(found[first], found[second], strict=True)]
     return found
 
 
-def _settings(memory: MemorySettings) -> dict[str, MemorySettings]:
+def _memory_signals(run: MemorySettings) -> dict[str, MemorySettings]:
     """The memory signals on offer with the run's probe, and the run's own."""
     on_offer = {}
-    for name, keys in SIGNALS.items():
+    for name, keys in MEMORY.items():
         change = PRESETS[keys["preset"]].get("probe", {}) if "preset" in keys else {}
-        on_offer[name] = MemorySettings(**keys, probe=memory.probe.model_copy(update=change))
-    # The policy of the run is all there is: nothing else can answer for the baseline.
-    mine = memory.model_copy(update={"full_policy": "actor"})
-    return on_offer if mine in on_offer.values() else {**on_offer, "as in the run": mine}
-
-
-_DEFAULTS = MemorySettings().model_dump()
+        on_offer[name] = MemorySettings(**keys, probe=run.probe.model_copy(update=change))
+    return on_offer if run in on_offer.values() else {**on_offer, "as in the run": run}
 
 
 def _sum(a: Mapping[int, float], b: Mapping[int, float]) -> dict[int, float]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mempo.build import custom_credit, custom_score
+from mempo.build import advantage_function, custom_score
 from mempo.config import Resolved, resolve
 from mempo.errors import ConfigError
 from mempo.evaluate.store import without
@@ -141,7 +141,7 @@ def _resolved(
     try:
         resolved = resolve(base, overrides)
         custom_score(resolved.config)
-        custom_credit(resolved.config)
+        advantage_function(resolved.config)
     except ConfigError as error:
         raise ConfigError(f"{label}: {error}") from error
     return resolved, content_key(resolved.plain(), beside, of)
