@@ -108,8 +108,7 @@ def _sft(study: Study, name: str, seed: int, out: Path, more: Sequence[str]) -> 
     steps = [s.sft_step for s in study.starts.values() if s.sft_of == name and s.sft_step]
     kept = [f"sft.keep_every={math.gcd(*steps)}"] if steps else []
     overrides = [*_common(study, settings, more), *kept, f"seed={seed}", "rl.steps=0"]
-    # That some checkpoints stay makes no other start.
-    resolved, key = _resolved(study.base, overrides, f"start {name}", (*_BESIDE_START, "sft.keep_every"), kept)
+    resolved, key = _resolved(study.base, overrides, f"start {name}", _BESIDE_START, [])
     placed = _placed(resolved, out, f"{name}.start.seed{seed}", key)
     return Task(key, name, None, seed, None, placed, (*settings.set, *more))
 

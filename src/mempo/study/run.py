@@ -46,7 +46,7 @@ def run_study(source: str, options: StudyOptions, console: Console) -> list[Reco
     study = study.longer() if options.full else study
     out = options.out or Path("runs") / f"study-{name}"
     tasks = plan(study, out, options.settings, options.only)
-    workers = options.workers or len(os.sched_getaffinity(0))
+    workers = options.workers or _cores()
     if options.dry_run:
         _print_plan(tasks, read_records(out), workers, out, console)
         return []
@@ -163,6 +163,11 @@ def expected_seconds(task: Task, records: Sequence[Record]) -> float | None:
         if known := [seconds for record in group if (seconds := cpu_seconds(record)) is not None]:
             return statistics.median(known)
     return None
+
+
+def _cores() -> int:
+    """Those that this process may use, where the system says so."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _say(console: Console, line: str) -> None:
