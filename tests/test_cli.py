@@ -77,7 +77,7 @@ def write_lines(path: Path, *rows: dict[str, Any] | str) -> Path:
 def test_help_names_every_command(cli: Cli) -> None:
     said = cli("--help")
     assert said.code == 0
-    commands = ("train", "sft", "eval", "score", "compare", "diagnose", "config", "search", "serve", "index", "world")
+    commands = ("train", "sft", "eval", "score", "compare", "diagnose", "study", "config", "search", "serve", "index")
     for command in commands:
         assert f"\n  {command} " in said.out
 

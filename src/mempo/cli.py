@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -261,8 +261,39 @@ def diagnose(
         Path | None, typer.Option("--out", help="The folder to write; default: diagnosis in the run folder.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of the table.")] = False,
+    true_advantage: Annotated[
+        bool,
+        typer.Option(
+            "--true-advantage",
+            help="Play on from notes many times, and say how well each signal tells what they are worth; --step: last, "
+            "start, an RL step or a checkpoint.",
+        ),
+    ] = False,
+    questions: Annotated[
+        int | None, typer.Option("--questions", min=1, help="True advantage: questions played; default 8.")
+    ] = None,
+    states: Annotated[
+        int | None, typer.Option("--states", min=1, help="True advantage: states looked at; default 40.")
+    ] = None,
+    others: Annotated[
+        int | None, typer.Option("--others", min=1, help="True advantage: notes beside each; default 4.")
+    ] = None,
+    continuations: Annotated[
+        int | None, typer.Option("--continuations", min=1, help="True advantage: rollouts from each note; default 8.")
+    ] = None,
+    worth: Annotated[
+        str | None,
+        typer.Option("--worth", help="True advantage: what counts at the end, score or share of objectives."),
+    ] = None,
 ) -> None:
     """Diagnose the memory signal of a run: table, JSON, figures (docs/diagnose.md)."""
+    measured = {"questions": questions, "states": states, "others": others, "continuations": continuations}
+    measured = {name: value for name, value in {**measured, "worth": worth}.items() if value is not None}
+    if true_advantage:
+        _true_advantage(run, step, measured, out, as_json)
+        return
+    if measured:
+        raise UserError(f"--{next(iter(measured))} belongs to --true-advantage, which is not given")
     from mempo.diagnose.table import diagnosis_table
     from mempo.diagnose_run import DiagnoseOptions, dump
     from mempo.diagnose_run import diagnose as run_diagnosis
@@ -277,6 +308,52 @@ def diagnose(
     screen = console()
     screen.print(diagnosis_table(report))
     screen.print(f"figures, diagnosis.md and diagnosis.json are in {out or run / 'diagnosis'}", markup=False)
+
+
+def _true_advantage(run: Path, step: str, measured: dict[str, Any], out: Path | None, as_json: bool) -> None:
+    import json
+
+    from mempo.diagnose.true_table import on_screen
+    from mempo.true_advantage import TrueAdvantageOptions, diagnose_truth
+
+    if measured.get("worth", "score") not in ("score", "share"):
+        raise UserError(f"--worth {measured['worth']!r} is neither score nor share")
+    screen = console()
+    report = diagnose_truth(run, TrueAdvantageOptions(policy=step, out=out, **measured), None if as_json else screen)
+    if as_json:
+        typer.echo(json.dumps(report, ensure_ascii=False, indent=1))
+        return
+    screen.print(on_screen(report))
+    where = f"true-advantage.md and true-advantage.json are in {out or run / 'diagnosis'}"
+    screen.print(where, highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def study(
+    file: Annotated[
+        str, typer.Argument(help="A study file (docs/study.md), or a shipped one by its name.", show_default=False)
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE...", help="Settings of every run that win over the file."),
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option("--only", help="Only this arm; may be given several times.")] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Runs at a time; default: as many as there are cores.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="The seeds that the file names for its long form.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the runs, those that are there, and the expected time; stop.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The folder of the study; default: runs/study-NAME.")
+    ] = None,
+) -> None:
+    """Run arms from shared starts over seeds, and compare them. What was done is kept; the same command goes on."""
+    from mempo.study.run import StudyOptions, run_study
+
+    options = StudyOptions(out, tuple(only or ()), workers, full, dry_run, tuple(overrides or ()))
+    run_study(file, options, console())
 
 
 @app.command("config")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import time
@@ -48,6 +49,8 @@ from mempo.extending import may_change, refuse_shorter, remarks
 from mempo.read_files import exists, read_json
 from mempo.runs.files import write_whole
 from mempo.runs.folder import Checkpoint, RunFolder
+from mempo.start import borrow_evaluation, refuse_other_vocabulary, start_model
+from mempo.start_check import check_start
 from mempo.tokens import Codec
 from mempo.train.rl import RlSetup, check_questions, train_rl
 from mempo.train.sft import train_sft
@@ -124,12 +127,13 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
         )
     if config.server is not None:
         raise UserError("a model behind a server cannot be trained; set server=null and model.path, or use mempo eval")
-    if not config.model.path and config.toy is None:
-        raise UserError("there is no policy to train; set model.path or toy")
-    _check_adapters(config)
+    if not config.model.path and config.toy is None and not config.start:
+        raise UserError("there is no policy to train; set model.path or toy, or start")
+    origin = start_model(config.start) if config.start else config.model.path
+    _check_adapters(config, origin)
     if config.sampler.engine == "vllm":
         require_vllm()
-    start = str(newest.path) if newest else config.model.path
+    start = str(newest.path) if newest else origin
     codec = load_codec(start) if start else None  # before the data: it takes no time, and may be what is wrong
     check_window(config, model_window(start) if start else (config.toy or ToySettings()).window_tokens)
     data = load_data(config, run.path / "data")
@@ -141,10 +145,12 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
 
     tools = make_tools(config, data.retriever)
     codec = codec or codec_of_toy(config, data, tools)
+    if config.start:
+        refuse_other_vocabulary(config, data, codec)
     agent = make_agent(config, codec, tools, data.world)  # before the model: it may refuse
     policy = load_policy(config.model, start, codec) if start else _new_toy(config, codec)
     if config.model.lora and policy.adapter is None:
-        policy = add_lora(policy, config.model.lora, config.seed, _lasting(config.model.path))
+        policy = add_lora(policy, config.model.lora, config.seed, _lasting(origin))
     asked_otherwise = resume and old["evaluate"]["questions"] != config.evaluate.questions
     run.begin(resolved.plain(), resume, completed, free)  # not earlier: what failed until here leaves nothing behind
     run.refuse_other_data(fingerprints(data), resume, ("test questions",) if asked_otherwise else ())
@@ -157,7 +163,7 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
     if agent.renderer.difference:
         console.print(f"note: {agent.renderer.difference}", highlight=False, markup=False)
     in_rl = newest is not None and newest.stage == "rl"
-    if config.sft.steps and not in_rl:
+    if config.sft.steps and not in_rl and not config.start:
         train_sft(policy, sft_rows(config, data, agent, console), config.sft, run, console)
         if config.rl.steps:
             policy = _adapter_of_rl(config, policy, run)
@@ -174,7 +180,8 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
         custom_score=score_of_user,
         window=policy.window,
     )
-    results = [("start", _evaluated("start", setup, config, data, run, redo=not in_rl))]
+    borrowed = not in_rl and borrow_evaluation(resolved, fingerprints(data), run.path)
+    results = [("start", _evaluated("start", setup, config, data, run, redo=not in_rl and not borrowed))]
     if config.rl.steps:
         reference = _reference(config, policy, run, in_rl)
         anchored = config.rl.loss.kl != "none"
@@ -187,7 +194,7 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
             outcome=config.reward,
             memory=config.memory,
             credit=config.credit,
-            seed=config.seed,
+            seed=config.seed if config.rl.seed is None else config.rl.seed,
             custom_score=score_of_user,
             own_advantages=own_advantages,
             reference=LocalScorer(reference) if reference else None,
@@ -195,6 +202,9 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
         if config.rl.memory_signal and config.rl.probe_check_questions and not in_rl:
             check = checked_probe(config, data, agent, scorer, run.path)
             console.print(check.report, highlight=False, markup=False, style=None if check.separates else "yellow")
+            start_check = check_start(rl_setup, config.rl)
+            write_whole(run.path / "start-check.json", json.dumps(dataclasses.asdict(start_check), indent=1) + "\n")
+            console.print(start_check.report, highlight=False, markup=False)
         train_rl(rl_setup, config.rl, run, console)
         results.append(("after RL", _evaluated("final", setup, config, data, run)))
     _save_policy(policy, run.path / "final")
@@ -224,12 +234,12 @@ def _new_toy(config: Config, codec: Codec) -> Policy:
     return set_update_mode(policy, config.model)
 
 
-def _check_adapters(config: Config) -> None:
-    """What can be said about adapters before anything is loaded."""
-    path = config.model.path
+def _check_adapters(config: Config, path: str | None) -> None:
+    """What can be said about adapters before anything is loaded; `path` is the model that the run begins with."""
     if path and is_adapter_folder(path):
+        key = "start" if config.start else "model.path"
         raise UserError(
-            f"model.path {path} is an adapter, not a model; give a model with the adapter merged into it, such as the "
+            f"{key} {path} is an adapter, not a model; give a model with the adapter merged into it, such as the "
             "final/ of a run"
         )
     if config.model.lora:
@@ -276,7 +286,8 @@ def _refuse_lost_start(config: Config, run: RunFolder) -> None:
         UserError: the run needs `start/`, and it is gone.
     """
     asked = config.rl.loss.kl != "none" or (config.rl.memory_signal and config.memory.full_policy == "reference")
-    merged = config.model.lora is not None and config.sft.steps > 0  # adapters of RL lie on what SFT ended with
+    # After SFT, the adapters of RL lie on what SFT ended with.
+    merged = config.model.lora is not None and config.sft.steps > 0 and not config.start
     start = run.path / "start"
     if ((asked and config.model.lora is None) or merged) and not start.is_dir():
         raise UserError(

@@ -116,6 +116,12 @@ def score_run(
 _SCORES = ("score", "em", "f1", "sub_em", "mean_em", "mean_f1", "objective_em", "objective_f1", "objective_sub_em")
 
 
+OVER_QUESTIONS = (
+    "intervals and p are over questions: they hold no noise of training, so they say nothing of how another seed of "
+    "these runs would have done (mempo study runs several)"
+)
+
+
 @collector_at_rest()
 def compare_runs(
     paths: Sequence[Path],
@@ -150,6 +156,8 @@ def compare_runs(
     report = compare(entries, more, configs[0].seed)
     others = zip(paths[1:], configs[1:], strict=True)
     remarks = [text for path, other in others if (text := _differences(paths[0], configs[0], path, other))]
+    if len({path.resolve() for path in paths}) > 1:
+        remarks.append(OVER_QUESTIONS)
     report = Report(report.columns, report.rows, report.pairs, (*report.remarks, *remarks))
     parts = breakdowns(entries, more, configs[0].seed)
     written = [name for name in formats if name != "terminal"]

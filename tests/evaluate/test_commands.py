@@ -104,7 +104,10 @@ def test_a_local_model_as_several_agents_then_score_and_compare(
     assert r"\begin{tabular}" in said
     assert "objectives,agent,questions" in said
     assert {file.suffix for file in Path("cmp").iterdir()} == {".tex", ".csv", ".png", ".svg"}
-    assert cli("compare", "out", "out/rollouts/memory.jsonl", "--agents", "react")[0] == 0
+    assert "hold no noise of training" not in said
+    code, said = cli("compare", "out", "out/rollouts/memory.jsonl", "--agents", "react")
+    assert code == 0, said
+    assert "hold no noise of training" in " ".join(said.split())
 
 
 def test_a_served_model(cli: Cli, model: Path, config: Path, served: Stub, tmp_path: Path) -> None:

@@ -33,6 +33,15 @@ def server_or_policy(config: Config) -> str | None:
     if config.server is not None and (config.toy is not None or config.model.path):
         other = "toy" if config.toy is not None else f"model.path ({config.model.path})"
         return f"both server and {other} are set; unset one"
+    if config.server is not None and config.start:
+        return f"both server and start ({config.start}) are set; unset one"
+    return None
+
+
+def start_in_this_process(config: Config) -> str | None:
+    if config.cluster is not None and (config.start or config.rl.seed is not None):
+        name, instead = ("start", "model.path") if config.start else ("rl.seed", "seed")
+        return f"{name} belongs to training in this process; for a run under verl (cluster.*) set {instead}"
     return None
 
 
@@ -114,7 +123,8 @@ Rule = Callable[[Config], str | None]
 
 RULES: dict[Rule, tuple[str, ...]] = {
     toy_or_model: ("toy", "model.path"),
-    server_or_policy: ("server", "toy", "model.path"),
+    server_or_policy: ("server", "toy", "model.path", "start"),
+    start_in_this_process: ("start", "rl.seed", "cluster"),
     toy_without_adapters: ("toy", "model.lora"),
     toy_has_texts: ("toy", "data.world", "data.train"),
     one_source_of_passages: ("data.index", "data.server", "data.corpus"),

@@ -131,6 +131,9 @@ class SftSettings(Settings):
     optim: OptimSettings = OptimSettings(lr=1e-5, warmup_steps=10, schedule="cosine")
     save_every: int = Field(default=100, ge=1)
     """Steps between checkpoints."""
+    keep_every: int | None = Field(default=None, ge=1)
+    """Keep the checkpoint of every so many steps for good: policies of growing strength that other runs can start from
+    (`start`). None: the last two stay."""
 
 
 class RlSettings(Settings):
@@ -138,6 +141,9 @@ class RlSettings(Settings):
 
     steps: int = Field(default=0, ge=0)
     """Batches of questions; 0 skips the stage."""
+    seed: int | None = Field(default=None, ge=0)
+    """Seed of the order of questions and of the rollouts; None: `seed`, which also draws the data and the start. Apart
+    from it, the noise of RL can be seen on one start."""
     questions_per_step: int = Field(default=8, ge=1)
     """Questions of a batch."""
     rollouts_per_question: int = Field(default=16, ge=1)

@@ -220,13 +220,17 @@ class RunFolder:
 
     # --- checkpoints -----------------------------------------------------------------------------------------------
 
-    def save_checkpoint(self, stage: str, step: int, write: Callable[[Path], None], keep: int = 2) -> Path:
-        """`write` fills the folder; it gets its name when whole. The newest `keep` of a stage stay."""
+    def save_checkpoint(
+        self, stage: str, step: int, write: Callable[[Path], None], keep: int = 2, keep_every: int | None = None
+    ) -> Path:
+        """`write` fills the folder; it gets its name when whole. The newest `keep` of a stage stay, and those whose
+        step is a multiple of `keep_every`."""
         final = self.path / "checkpoints" / f"{stage}-{step}"
         with whole_folder(final) as folder:
             write(folder)
         for old in [c for c in self.checkpoints() if c.stage == stage][:-keep]:
-            remove_whole(old.path)
+            if not keep_every or old.step % keep_every:
+                remove_whole(old.path)
         return final
 
     def checkpoints(self) -> list[Checkpoint]:

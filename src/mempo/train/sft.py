@@ -64,7 +64,7 @@ def train_sft(policy: Policy, rows_at: RowSource, settings: SftSettings, run: Ru
     done = load_optimizer_state(resumed, updater.optimizer) if resumed else 0
 
     def save(step: int) -> object:
-        return save_state(run, "sft", step, policy, updater.optimizer)
+        return save_state(run, "sft", step, policy, updater.optimizer, keep_every=settings.keep_every)
 
     with (
         StageProgress(console, "sft", settings.steps, ("loss",), done) as progress,
@@ -75,4 +75,6 @@ def train_sft(policy: Policy, rows_at: RowSource, settings: SftSettings, run: Ru
             metrics = updater.sft_step(rows_at(step), lr)
             run.log("sft", step + 1, metrics)
             progress.step(step + 1, metrics)
-            rescue.finished(step + 1, due=(step + 1) % settings.save_every == 0 or step + 1 == settings.steps)
+            every = [settings.save_every, *([settings.keep_every] if settings.keep_every else [])]
+            due = step + 1 == settings.steps or any((step + 1) % n == 0 for n in every)
+            rescue.finished(step + 1, due=due)

@@ -26,8 +26,17 @@ from mempo.read_files import DamagedFile, read_json, reason
 from mempo.runs.folder import Checkpoint, RunFolder
 
 
-def save_state(run: RunFolder, stage: str, step: int, policy: Policy, optimizer: AnyOptimizer, keep: int = 2) -> Path:
-    """Write a whole checkpoint after `step` steps of `stage`."""
+def save_state(
+    run: RunFolder,
+    stage: str,
+    step: int,
+    policy: Policy,
+    optimizer: AnyOptimizer,
+    keep: int = 2,
+    keep_every: int | None = None,
+) -> Path:
+    """Write a whole checkpoint after `step` steps of `stage`. The newest `keep` stay, and those of every `keep_every`
+    steps."""
 
     def write(folder: Path) -> None:
         save_trained(policy, folder)
@@ -36,7 +45,7 @@ def save_state(run: RunFolder, stage: str, step: int, policy: Policy, optimizer:
         (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
 
     with saving(run.path / "checkpoints" / f"{stage}-{step}"):
-        return run.save_checkpoint(stage, step, write, keep)
+        return run.save_checkpoint(stage, step, write, keep, keep_every)
 
 
 @contextmanager
