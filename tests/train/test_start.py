@@ -11,7 +11,8 @@ import torch
 
 import mempo.train.sft
 from mempo.agent import DecodingSettings, Job, rollout
-from mempo.config import check, resolve
+from mempo.config import resolve
+from mempo.config.check import check
 from mempo.engine.model import save_policy
 from mempo.errors import ConfigError
 from mempo.question import Question
