@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-CREDIT_KEYS = ("pool", "min_pool", "small_pool", "weight", "normalize_std", "gate")
+CREDIT_KEYS = ("pool", "min_pool", "small_pool", "weight", "normalize_std", "std_floor", "fade_batches", "gate")
 """The settings of `memory` that turn rewards into advantages; an own credit function takes the place of all of them."""
 
 _DENSE_OF_BUILD = ("dense.factory", "dense.metric", "dense.train_sample", "dense.seed", "dense.stored_as")
@@ -211,6 +211,18 @@ TABLE: tuple[Unused, ...] = (
         ("min_pool",),
         lambda s: s.small_pool == "original",
         "{key} does nothing with small_pool original, which never falls back",
+    ),
+    Unused(
+        "MemorySettings",
+        ("std_floor",),
+        lambda s: not s.normalize_std,
+        "{key} does nothing with normalize_std false, which divides by nothing",
+    ),
+    Unused(
+        "MemorySettings",
+        ("fade_batches",),
+        lambda s: s.weight == 0,
+        "{key} does nothing with weight 0, which gives no memory advantage at all",
     ),
     Unused(
         "MemorySettings",

@@ -1,17 +1,18 @@
 """Checkpoints of a training stage: a model folder, the optimizer, and the step.
 
 Questions, learning rates and sampling noise are functions of the run's seed and the step, so a step number is all of
-the data position and of the random state that there is. Torch's generator is not used while training.
+the data position and of the random state that there is. Torch's generator is not used while training. What else a step
+hands on is how silent the last batches were, by which memory advantages fade.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Literal, NotRequired
 
 import torch
 from pydantic import TypeAdapter
@@ -32,16 +33,17 @@ def save_state(
     step: int,
     policy: Policy,
     optimizer: AnyOptimizer,
+    silence: Sequence[float] = (),
     keep: int = 2,
     keep_every: int | None = None,
 ) -> Path:
-    """Write a whole checkpoint after `step` steps of `stage`. The newest `keep` stay, and those of every `keep_every`
-    steps."""
+    """Write a whole checkpoint after `step` steps of `stage`. `silence`: how silent the last batches were (`fade`). The
+    newest `keep` stay, and those of every `keep_every` steps."""
 
     def write(folder: Path) -> None:
         save_trained(policy, folder)
         save_optimizer(optimizer, folder / "optimizer.safetensors")
-        state = {"stage": stage, "step": step, "torch": torch.__version__}
+        state = {"stage": stage, "step": step, "torch": torch.__version__, "silence": list(silence)}
         (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
 
     with saving(run.path / "checkpoints" / f"{stage}-{step}"):
@@ -74,6 +76,7 @@ class CannotSave(UserError):
 class _State(TypedDict):
     stage: Literal["sft", "rl"]
     step: int
+    silence: NotRequired[list[float]]
 
 
 _STATE = TypeAdapter(_State)
@@ -85,8 +88,7 @@ def load_optimizer_state(checkpoint: Checkpoint, optimizer: AnyOptimizer) -> int
     Raises:
         UserError: the checkpoint is not what its name says.
     """
-    remedy = f"remove {checkpoint.path}, and --resume goes on from the checkpoint before it"
-    state = read_json(checkpoint.path / "state.json", _STATE, remedy)
+    remedy, state = _remedy(checkpoint), _state(checkpoint)
     if (state["stage"], state["step"]) != (checkpoint.stage, checkpoint.step):
         found = f"step {state['step']} of {state['stage']}"
         raise UserError(f"{checkpoint.path} holds {found}; it was renamed or damaged: {remedy}")
@@ -96,6 +98,19 @@ def load_optimizer_state(checkpoint: Checkpoint, optimizer: AnyOptimizer) -> int
     except (OSError, ValueError, LookupError, TypeError, RuntimeError, SafetensorError) as error:
         raise DamagedFile(f"{file} is damaged ({reason(error)}); {remedy}") from error
     return state["step"]
+
+
+def load_silence(checkpoint: Checkpoint) -> tuple[float, ...]:
+    """How silent the batches before the checkpoint were; nothing in one of an earlier version."""
+    return tuple(_state(checkpoint).get("silence", ()))
+
+
+def _state(checkpoint: Checkpoint) -> _State:
+    return read_json(checkpoint.path / "state.json", _STATE, _remedy(checkpoint))
+
+
+def _remedy(checkpoint: Checkpoint) -> str:
+    return f"remove {checkpoint.path}, and --resume goes on from the checkpoint before it"
 
 
 def last_checkpoint(run: RunFolder, stage: str) -> Checkpoint | None:

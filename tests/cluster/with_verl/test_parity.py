@@ -126,6 +126,7 @@ CASES = {
     "forced note": Case(("prompt.force_mem=true", *KL), force_mem=True, ranks=2),
     "own score and credit": Case((f"reward.score={OWN}:own_score", f"credit.function={OWN}:own_credit"), ranks=2),
     "own advantages of a step": Case((f"reward.score={OWN}:own_score", f"credit.function={OWN}:own_by_step"), ranks=2),
+    "by state, fading": Case(("memory.preset=state", "memory.min_pool=2", *KL, "rl.updates_per_step=2"), ranks=2),
     "temperature": Case(("rl.temperature=0.7", *KL, "rl.updates_per_step=2")),
     "overflow": Case(("limits.max_context_tokens=220", "reward.on_overflow=exclude", *KL), ranks=2),
     "no signal": Case(("rl.memory_signal=false",)),
