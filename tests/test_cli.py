@@ -302,7 +302,7 @@ def test_pickled_weights_are_refused(cli: Cli, files: dict[str, str], tmp_path: 
         (["config", "quickstart", "rl.steps"], ["key=value"]),
         (["config", "quickstart", "rl.stepss=3"], ["did you mean 'steps'?"]),
         (["eval", "nowhere"], ["--config"]),
-        (["eval", "nowhere", "--config", "quickstart"], ["no model folder 'nowhere'"]),
+        (["eval", "./nowhere", "--config", "quickstart"], ["no model folder './nowhere'"]),
         (["search", "nowhere", "query"], ["nowhere"]),
         (["serve", "nowhere"], ["nowhere is not an index"]),
         (["serve", "nowhere", "max_querys=3"], ["did you mean 'max_queries'?"]),

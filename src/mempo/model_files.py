@@ -200,12 +200,14 @@ def check_weights(folder: Path) -> None:
     else:
         entry = next((folder / name for name in (WEIGHTS, INDEX) if (folder / name).is_file()), None)
     if entry is None:
-        others = sorted(
-            p.name for p in folder.iterdir() if p.suffix in {".bin", ".pt", ".pth", ".ckpt", ".gguf", ".safetensors"}
-        )
+        if named := sorted(p.name for p in folder.glob("*.safetensors")):
+            raise UserError(
+                f"{folder} holds no {WEIGHTS} and no {INDEX} that names its weights (found {listed(named)})"
+            )
+        others = sorted(p.name for p in folder.iterdir() if p.suffix in {".bin", ".pt", ".pth", ".ckpt", ".gguf"})
         found = f" (found {', '.join(others)})" if others else ""
         raise UserError(
-            f"{folder} holds no {WEIGHTS} and no {INDEX}{found}; weights load from safetensors only: convert them first"
+            f"{folder} holds no *.safetensors{found}; weights load from safetensors only: convert them first"
         )
     if not entry.is_file():
         raise UserError(f"{folder / CONFIG} names the weights {entry.name}, which is not there")

@@ -137,6 +137,11 @@ def test_shards_are_loaded(folder: Path) -> None:
     load(folder)
 
 
+def test_weights_that_nothing_names_are_not_guessed_at(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "weights.safetensors")
+    assert "holds no model.safetensors and no model.safetensors.index.json" in refused(folder)
+
+
 def test_missing_and_cut_shards_are_named(folder: Path) -> None:
     shard(folder)
     held = (folder / "model-1.safetensors").read_bytes()
