@@ -135,11 +135,22 @@ def test_spans_count_forced_tokens_and_advantages_do_not(
     assert by_turn(rollout, 0.0, {1: 2.0})[1] == expected
 
 
-def test_an_advantage_for_a_note_that_is_not_there_is_an_error() -> None:
+def test_an_advantage_for_a_turn_that_is_not_there_is_an_error() -> None:
     rollout = trajectory(turn(0), turn(1), answer="x")
-    for memory in ({1: 1.0}, {7: 1.0}):
-        with pytest.raises(ValueError, match=r"question q, rollout 0: memory advantages for turns"):
-            by_turn(rollout, 0.0, memory)
+    with pytest.raises(ValueError, match=r"question q, rollout 0: memory advantages for turns \[7\] of 2"):
+        by_turn(rollout, 0.0, {7: 1.0})
+
+
+def test_a_lost_note_is_paid_on_all_that_the_turn_generated() -> None:
+    rollout = trajectory(turn(0, own=2), turn(1, own=4, forced=1), turn(2, own=4, note=(0, 2)), answer="x")
+    assert by_turn(rollout, 0.5, {1: -2.0, 2: 1.0}) == {0: [0.5] * 2, 1: [-1.5] * 3, 2: [1.5, 1.5, 0.5, 0.5]}
+
+
+def test_a_turn_may_have_an_outcome_of_its_own() -> None:
+    rollout = trajectory(turn(0, own=2), turn(1, own=3, note=(0, 1)), answer="x")
+    [first, second] = rows_of(rollout)
+    values = [row_advantages(rollout, row, 0.5, {1: 1.0}, {1: -0.25}) for row in (first, second)]
+    assert values == [[0, 0, 0.5, 0.5], [0, 0, 0.75, -0.25, -0.25]]
 
 
 def test_each_rollout_counts_once_however_many_rows_it_has() -> None:

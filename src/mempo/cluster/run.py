@@ -54,6 +54,7 @@ class ClusterRun:
             memory_signal=config.rl.memory_signal,
             custom_score=custom_score(config),
             own_advantages=advantage_function(config),
+            grammar=agent.grammar,
         )
         return cls(config, folder, codec, agent, world, scoring)
 

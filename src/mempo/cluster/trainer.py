@@ -41,6 +41,7 @@ from mempo.measures import known
 from mempo.runs.rollouts import save_rollouts
 from mempo.train.advantages import batch_advantages
 from mempo.train.batch import advantages_by_turn, training_rows
+from mempo.train.fading import silence_logged
 from mempo.train.score_batch import measure_rollouts, refuse_nothing_counted, score_batch
 
 
@@ -57,6 +58,7 @@ class MempoTrainer(PPOTrainerSync):
         self._minibatches: MiniBatches | None = None
         self._question_of_row: list[int] = []
         self._measures: dict[str, float] = {}
+        self._silence: tuple[float, ...] = ()
 
     def _load_checkpoint(self) -> None:
         """Measures of steps that will be made again are forgotten."""
@@ -64,6 +66,10 @@ class MempoTrainer(PPOTrainerSync):
         if (self._run.folder.path / "metrics.jsonl").exists():
             self._run.folder.forget_after("rl", self.global_steps, ("rl",))
             self._run.folder.forget_after("validation", self.global_steps - 1, ("validation",))
+        # verl's checkpoints have no room for it, and a step is logged before they are written.
+        self._silence = silence_logged(
+            self._run.folder.metrics(), self.global_steps, self._run.config.memory.fade_batches
+        )
 
     # --- sampling ----------------------------------------------------------------------------------------------------
 
@@ -178,7 +184,8 @@ class MempoTrainer(PPOTrainerSync):
         config, scoring = self._run.config, self._run.scoring
         scored = score_batch(scoring, questions, trajectories, scorer, self._reference_scorer())
         counted = scored.counted(config.rl.rollouts_per_question, self.global_steps)
-        advantages = batch_advantages(counted, scoring.credit, scoring.memory, scoring.own_advantages)
+        advantages = batch_advantages(counted, scoring.credit, scoring.memory, scoring.own_advantages, self._silence)
+        self._silence = advantages.silence
         rows = training_rows(counted, advantages)
         self._write_advantages(batch, rows)
         self._measures = known({**scored.metrics, **advantages.metrics})

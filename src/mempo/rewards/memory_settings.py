@@ -23,8 +23,11 @@ PRESETS: dict[str, dict[str, Any]] = {
         "small_pool": "original",
         "probe": {"separators_are_gold": True},
     },
+    # Notes and rollouts compared where they were in the same state; a lost note is the worst one; fades as the outcome
+    # speaks. `credit.baseline` follows it.
+    "state": {"pool": "state", "lost_notes": "worst", "fade_batches": 4},
 }
-CREDIT_KEYS = ("pool", "min_pool", "small_pool", "weight", "normalize_std", "gate")
+CREDIT_KEYS = ("pool", "min_pool", "small_pool", "weight", "normalize_std", "std_floor", "fade_batches", "gate")
 """The settings that turn rewards into advantages; an own function (`credit.function`) takes the place of them all."""
 
 
@@ -51,9 +54,12 @@ class MemorySettings(Settings):
     """How notes are rewarded. A preset sets every key that is not given; combinations of which a part would do nothing
     are refused."""
 
-    preset: Literal["recommended", "original"] = "recommended"
+    preset: Literal["recommended", "original", "state"] = "recommended"
     """`recommended`: P(mem) alone, pooled per turn, no threshold. `original`: the published method, choice by choice.
-    Keys given beside it win. `memory: original` alone is short for it."""
+    `state`: as recommended, but notes and rollouts are compared by the state that they were in (`pool`, and
+    `credit.baseline` follows), a lost note counts as the worst (`lost_notes`), and memory advantages fade as the
+    outcome begins to tell rollouts apart (`fade_batches`). Keys given beside it win. `memory: original` alone is short
+    for it."""
     baseline: Literal["none", "full", "visible", "previous_note"] = "none"
     """What P(mem) is compared with. `none`: nothing, the pool of the question is baseline enough. `full`: P given the
     whole history before the turn (the original). `visible`: P given what the policy really saw before it wrote the
@@ -84,16 +90,25 @@ class MemorySettings(Settings):
     length_limit_tokens: int | None = Field(default=None, ge=1)
     """The note length that costs a whole lambda. None: `limits.max_note_tokens`, or else `limits.max_turn_tokens`."""
     lookahead: LookaheadSettings = LookaheadSettings()
-    pool: Literal["question", "turn"] = "turn"
-    """The rewards a note is normalised with: all of its question's, or those of the same turn index."""
+    pool: Literal["question", "turn", "state"] = "turn"
+    """The rewards a note is compared with: all of its question's; those of the same turn index; or those of notes that
+    were written from the very same prompt, divided by the spread of the turn."""
     min_pool: int = Field(default=4, ge=2)
-    """A turn's pool with fewer rewards falls back to the question's pool."""
+    """A state's pool with fewer rewards falls back to the turn's, and a turn's to the question's."""
+    lost_notes: Literal["ignored", "worst"] = "ignored"
+    """What becomes of a turn that should have a note and has none that is closed, filled and short enough: nothing; or
+    it enters the pool with the lowest reward there is, and its advantage lies on all that was generated in the turn."""
     small_pool: Literal["no_signal", "original"] = "no_signal"
     """A pool below 2: `no_signal`, or the original's mean 0 and std 1 (the raw reward becomes the advantage)."""
     normalize_std: bool = True
     """Divide by the pool's standard deviation."""
+    std_floor: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Divide by no less than this, so that a spread which is noise is not blown up."""
     weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     """Factor of the memory advantage. 0 measures the signal without training on it."""
+    fade_batches: int | None = Field(default=None, ge=1)
+    """Multiply `weight` by the share of groups whose scores are all equal, over so many of the last batches: full where
+    the outcome says nothing, zero where it tells all rollouts apart. None: the weight is constant."""
     gate: Literal["always", "when_group_varies", "when_not_negative"] = "always"
     """Where memory advantages are given: everywhere; only in groups whose outcome scores differ; only in rollouts whose
     outcome advantage is known and >= 0. Gated notes stay in the pool."""
@@ -169,6 +184,19 @@ class MemorySettings(Settings):
             (
                 self.pool == "question" and self._changed("min_pool"),
                 "min_pool does nothing with pool question, which has no larger pool to fall back to: use pool turn",
+            ),
+            (
+                self.pool == "state" and self.small_pool == "original",
+                "small_pool original never falls back, which pool state does where a state has few notes: use pool "
+                "question or turn",
+            ),
+            (
+                not self.normalize_std and self.std_floor > 0,
+                "std_floor does nothing with normalize_std false, which divides by nothing",
+            ),
+            (
+                self.weight == 0 and self._changed("fade_batches"),
+                "fade_batches does nothing with weight 0, which gives no memory advantage at all",
             ),
             (
                 self.small_pool == "original" and self._changed("min_pool"),

@@ -27,6 +27,7 @@ class NoSignal(StrEnum):
     LONG_GOLD = "long_gold"  # more gold tokens than `probe.max_gold_tokens`
     TOO_LONG = "too_long"  # context and probe together exceed what the policy can see
     ERROR = "error"  # infrastructure failed somewhere in the rollout
+    LOST = "lost"  # the note that the turn should have is not there, or cannot be used
     UNSCORED = "unscored"  # the rollout has no outcome score, so it does not count
     NAN = "nan"  # a log-prob is not a finite number
     EMPTY_CHOICE = "empty_choice"  # no gold token passed the threshold

@@ -6,23 +6,26 @@
 
 (MemPO, arXiv 2603.00680; std with n - 1, as in verl.) A group is the rollouts of one question, and each rollout counts
 once in it, however many turns or training rows it has. Rollouts without a score do not count: they are not among those
-of an `AdvantageBatch`. The pools of notes are in `pools.py`, functions of the user's own in `own_advantages.py`.
+of an `AdvantageBatch`. With `credit.baseline: state` the mean on a turn is that of the rollouts which passed the state
+of the turn. Scores are compared in `outcomes.py`, notes in `pools.py`; functions of the user's own are in
+`own_advantages.py`.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
-
-import numpy as np
 
 from mempo.measures import mean
 from mempo.question import Question
 from mempo.rewards.memory_settings import MemorySettings
 from mempo.train.credit_settings import CreditSettings
-from mempo.train.pools import NoteRewards, finite, memory_advantages, standardized
+from mempo.train.fading import fade
+from mempo.train.outcomes import OutcomeAdvantages, outcome_advantages, outcome_baseline, outcome_by_state
+from mempo.train.pools import NoteRewards, finite, memory_advantages
+from mempo.train.states import StateKeys, state_keys
 from mempo.trajectory import Row, Trajectory, Turn
 
 # --- what goes in, what comes out ----------------------------------------------------------------------------------
@@ -34,8 +37,9 @@ class AdvantageBatch:
 
     `step` counts from 1. `places`: where each rollout stands among all of the step, those that do not count included.
     `groups`: rollouts with the same number are compared with each other; they are of one question. `notes`
-    `[rollouts]{turn: r}`: the memory reward of each note, turns counted from 0; None: it gives no signal. What a policy
-    saw before a turn is `trajectories[i].turns[t].prompt_ids`.
+    `[rollouts]{turn: r}`: the memory reward of each note, turns counted from 0; None: it gives no signal. `lost`
+    `[rollouts]`: turns whose note should be there and is not, where `memory.lost_notes` looks for them; they have a
+    reward of None. What a policy saw before a turn is `trajectories[i].turns[t].prompt_ids`.
 
     Raises:
         ValueError: the lists differ in length, a score is not a finite number, or a group holds two questions; the
@@ -49,9 +53,12 @@ class AdvantageBatch:
     notes: Sequence[NoteRewards]
     groups: Sequence[int]
     places: Sequence[int]
+    lost: Sequence[frozenset[int]] = ()
 
     def __post_init__(self) -> None:
-        lists = (self.questions, self.trajectories, self.scores, self.notes, self.groups, self.places)
+        if not self.lost:
+            object.__setattr__(self, "lost", [frozenset[int]()] * len(self.scores))
+        lists = (self.questions, self.trajectories, self.scores, self.notes, self.groups, self.places, self.lost)
         if len({len(values) for values in lists}) > 1:
             raise ValueError(f"an advantage batch with lists of {', '.join(str(len(v)) for v in lists)} rollouts")
         finite(self.scores, "score of rollout")
@@ -73,38 +80,66 @@ AdvantageFunction = Callable[[AdvantageBatch], tuple[list[float], list[dict[int,
 
 @dataclass(frozen=True)
 class Advantages:
-    """Of every rollout of a batch, `[rollouts]`: `outcome`, and `memory` `{turn: A}`, notes that earn none left out."""
+    """Of every rollout of a batch, `[rollouts]`: `outcome`, and `memory` `{turn: A}`, notes that earn none left out.
+
+    `outcome_at` `{turn: A}`: the turns on which the outcome has another advantage, that of their state. `silence`: the
+    share of silent groups of the last batches, this one included, which the next step is to be given.
+    """
 
     outcome: list[float]
     memory: list[dict[int, float]]
     metrics: dict[str, float | None]
+    outcome_at: list[dict[int, float]] = field(default_factory=list)
+    silence: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.outcome_at:
+            object.__setattr__(self, "outcome_at", [{} for _ in self.outcome])
 
     def of_row(self, rollout: int, trajectory: Trajectory, row: Row) -> list[float]:
         """One advantage per token of a training row of rollout `rollout`, `[tokens]`; see `row_advantages`."""
-        return row_advantages(trajectory, row, self.outcome[rollout], self.memory[rollout])
+        return row_advantages(trajectory, row, self.outcome[rollout], self.memory[rollout], self.outcome_at[rollout])
 
 
 def batch_advantages(
-    batch: AdvantageBatch, credit: CreditSettings, memory: MemorySettings, own: AdvantageFunction | None = None
+    batch: AdvantageBatch,
+    credit: CreditSettings,
+    memory: MemorySettings,
+    own: AdvantageFunction | None = None,
+    silence: Sequence[float] = (),
 ) -> Advantages:
-    """The advantages of a step; `own` takes the place of the formulas.
+    """The advantages of a step; `own` takes the place of the formulas. `silence`: that of the step before.
 
     Raises:
         UserError: `own` failed, or returned what are no advantages.
     """
     members = batch.members
+    by_state = memory.pool == "state" or outcome_baseline(credit, memory) == "state"
+    silent = [len({batch.scores[i] for i in group}) == 1 for group in members]
+    faded, silence = fade(silence, silent, memory.fade_batches)
     groups = [
-        group_advantages([batch.scores[i] for i in group], [batch.notes[i] for i in group], credit, memory)
+        group_advantages(
+            [batch.scores[i] for i in group],
+            [batch.notes[i] for i in group],
+            credit,
+            memory,
+            lost=[batch.lost[i] for i in group],
+            states=state_keys([batch.trajectories[i] for i in group]) if by_state else None,
+            faded=faded,
+        )
         for group in members
     ]
-    if own is None:
-        outcome, by_turn = [0.0] * len(batch.scores), [dict[int, float]() for _ in batch.scores]
-        for group, made in zip(members, groups, strict=True):
-            for i, value, notes in zip(group, made.outcome, made.memory, strict=True):
-                outcome[i], by_turn[i] = value, notes
-    else:
+    if own is not None:
         outcome, by_turn = own(batch)
-    return Advantages(outcome, by_turn, _metrics(batch, outcome, by_turn, groups, own is not None))
+        return Advantages(outcome, by_turn, _metrics(batch, Advantages(outcome, by_turn, {}), groups, None))
+    outcome, by_turn = [0.0] * len(batch.scores), [dict[int, float]() for _ in batch.scores]
+    outcome_at = [dict[int, float]() for _ in batch.scores]
+    for group, found in zip(members, groups, strict=True):
+        for n, i in enumerate(group):
+            outcome[i], by_turn[i], outcome_at[i] = found.outcome[n], found.memory[n], found.outcome_at[n]
+    made = Advantages(outcome, by_turn, {}, outcome_at)
+    metrics = _metrics(batch, made, groups, memory.weight * faded)
+    return Advantages(outcome, by_turn, metrics, outcome_at, silence)
 
 
 def refuse_two_questions(trajectories: Sequence[Trajectory], places: Sequence[int]) -> None:
@@ -122,65 +157,44 @@ def refuse_two_questions(trajectories: Sequence[Trajectory], places: Sequence[in
             )
 
 
-# --- outcome -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class OutcomeAdvantages:
-    """`values` `[rollouts]`. `mean`, `std` are None when they do not exist. `zero_spread`: all scores are equal, so
-    every advantage is 0."""
-
-    values: list[float]
-    mean: float | None
-    std: float | None
-    zero_spread: bool
-
-
-def outcome_advantages(scores: Sequence[float], settings: CreditSettings) -> OutcomeAdvantages:
-    """Outcome advantages of one group of scores `[rollouts]`.
-
-    A group of one has nothing to compare it with: the advantage is 0, and a warning says so (once, by Python's default
-    filter).
-
-    Raises:
-        ValueError: a score is not a finite number.
-    """
-    known = list(finite(scores, "score of rollout").values())
-    if len(known) == 1:
-        warnings.warn(
-            "a group has a single scored rollout: its outcome advantage is 0, so nothing is learnt from it; "
-            "use at least 2 rollouts per question, and look at the error counts if you do",
-            stacklevel=2,
-        )
-    values = np.array(known)
-    return OutcomeAdvantages(
-        values=standardized(known, settings.normalize_std, settings.eps),
-        mean=float(values.mean()) if len(known) else None,
-        std=float(values.std(ddof=1)) if len(known) > 1 else None,
-        zero_spread=len(set(known)) == 1,
-    )
-
-
 # --- one group -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class GroupAdvantages:
-    """Of the rollouts of one question: `outcome` `[rollouts]`, `memory` `[rollouts]{turn: A}`. Counts of notes:
-    `fallbacks` and `no_signal` as in `MemoryAdvantages`, `gated`: kept back by the gate."""
+    """Of the rollouts of one question: `outcome` `[rollouts]`, `memory` and `outcome_at` `[rollouts]{turn: A}`. Counts
+    of notes: `fallbacks`, `no_signal` and `lost` as in `MemoryAdvantages`, `gated`: kept back by the gate."""
 
     outcome: list[float]
     memory: list[dict[int, float]]
+    outcome_at: list[dict[int, float]]
     zero_spread: bool
     fallbacks: int = 0
     no_signal: int = 0
+    lost: int = 0
     gated: int = 0
 
 
 def group_advantages(
-    scores: Sequence[float], notes: Sequence[NoteRewards], credit: CreditSettings, memory: MemorySettings
+    scores: Sequence[float],
+    notes: Sequence[NoteRewards],
+    credit: CreditSettings,
+    memory: MemorySettings,
+    lost: Sequence[Collection[int]] | None = None,
+    states: Sequence[StateKeys] | None = None,
+    faded: float = 1.0,
 ) -> GroupAdvantages:
-    """From the scores `[rollouts]` and note rewards `[rollouts]{turn: r}` of one question to its advantages."""
+    """From the scores `[rollouts]` and note rewards `[rollouts]{turn: r}` of one question to its advantages.
+
+    `lost` `[rollouts]`: turns without the note that they should have. `states` `[rollouts]{turn: state}`, where the
+    settings compare by state. `faded`: a factor of the memory weight.
+
+    Raises:
+        ValueError: the settings compare by state, and there are no `states`.
+    """
+    by_state = outcome_baseline(credit, memory) == "state"
+    if by_state and states is None:
+        raise ValueError("credit.baseline is state, but no states were given")
     outcome = outcome_advantages(scores, credit)
     made = memory_advantages(
         notes,
@@ -188,18 +202,32 @@ def group_advantages(
         min_pool=memory.min_pool,
         eps=credit.eps,
         normalize_std=memory.normalize_std,
-        weight=memory.weight,
+        weight=memory.weight * faded,
         small_pool=memory.small_pool,
+        std_floor=memory.std_floor,
+        states=states,
+        lost=lost,
+        lowest=lowest_reward(memory),
     )
     kept = gate_memory(made.by_rollout, outcome, memory.gate)
     return GroupAdvantages(
         outcome=outcome.values,
         memory=kept,
+        outcome_at=outcome_by_state(scores, states, credit)
+        if by_state and states is not None
+        else [{} for _ in scores],
         zero_spread=outcome.zero_spread,
         fallbacks=made.fallbacks,
         no_signal=made.no_signal,
+        lost=made.lost,
         gated=made.given - sum(map(len, kept)),
     )
+
+
+def lowest_reward(memory: MemorySettings) -> float:
+    """The reward of a note from which the answer cannot be told at all, P(mem) = 0. Infinity: no such number, since it
+    hangs on the baseline, or on the logarithm's eps; the smallest reward of the pool then stands for it."""
+    return 0.0 if memory.baseline == "none" and memory.reward != "log_ratio" else math.inf
 
 
 Gate = Literal["always", "when_group_varies", "when_not_negative"]
@@ -225,29 +253,44 @@ def gate_memory(
 # --- tokens --------------------------------------------------------------------------------------------------------
 
 
-def row_advantages(trajectory: Trajectory, row: Row, outcome: float, memory: Mapping[int, float]) -> list[float]:
+def row_advantages(
+    trajectory: Trajectory,
+    row: Row,
+    outcome: float,
+    memory: Mapping[int, float],
+    outcome_at: Mapping[int, float] | None = None,
+) -> list[float]:
     """The advantage of every token of a training row, `[tokens]`; 0 outside the generated ones.
 
-    `outcome` goes to every generated token, `memory[turn]` on top of it to those of the turn's note. Forced tokens are
-    the policy's words but not its doing: they have no advantage, also inside a note. A note without tokens of its own
-    (one token holds all of it and more) has nothing to write its advantage on.
+    `outcome` goes to every generated token (`outcome_at[turn]` in its place, where there is one), `memory[turn]` on top
+    of it to those that it is for: see `paid_slots`.
 
     Raises:
-        ValueError: `memory` names a turn that does not exist or holds no closed note.
+        ValueError: `memory` names a turn that does not exist.
     """
-    with_note = {turn.index for turn in trajectory.turns if turn.note_ids is not None}
-    if not with_note.issuperset(memory):
+    if not memory.keys() <= set(range(len(trajectory.turns))):
         raise ValueError(
             f"question {trajectory.question_id}, rollout {trajectory.rollout}: memory advantages for turns "
-            f"{sorted(memory)}, but closed notes only in turns {sorted(with_note)}"
+            f"{sorted(memory)} of {len(trajectory.turns)}"
         )
     values = [0.0] * len(row.ids)
     for segment in row.segments:
-        values[segment.start : segment.stop] = [float(outcome)] * (segment.stop - segment.start)
+        base = float((outcome_at or {}).get(segment.turn, outcome))
+        values[segment.start : segment.stop] = [base] * (segment.stop - segment.start)
         if segment.turn in memory:
-            for slot in note_slots(trajectory.turns[segment.turn]):
+            for slot in paid_slots(trajectory.turns[segment.turn]):
                 values[segment.start + slot] += memory[segment.turn]
     return values
+
+
+def paid_slots(turn: Turn) -> range:
+    """Which of the turn's generated tokens its memory advantage lies on: those of its note, tags included; all of them
+    where it has no closed note, since losing it was the doing of the turn as a whole.
+
+    Forced tokens are the policy's words but not its doing: they have no advantage, also inside a note. A note without
+    tokens of its own (one token holds all of it and more) has nothing to write its advantage on.
+    """
+    return range(len(turn.generated_ids)) if turn.note_ids is None else note_slots(turn)
 
 
 def note_slots(turn: Turn) -> range:
@@ -263,31 +306,37 @@ def note_slots(turn: Turn) -> range:
 
 
 def _metrics(
-    batch: AdvantageBatch,
-    outcome: Sequence[float],
-    memory: Sequence[Mapping[int, float]],
-    groups: Sequence[GroupAdvantages],
-    is_own: bool,
+    batch: AdvantageBatch, made: Advantages, groups: Sequence[GroupAdvantages], weight: float | None
 ) -> dict[str, float | None]:
     """`memory_share`: the part of sum |A| over generated tokens, each kind apart, that notes earn.
-    `memory_only_groups`: the share of groups in which notes are all that is paid for."""
+    `memory_only_groups`: the share of groups in which notes are all that is paid for. `memory_weight`: the weight of
+    the memory advantage, faded. `weight` None: the advantages are from a function of the user's own."""
     of_outcome = of_memory = 0.0
-    for trajectory, value, by_turn in zip(batch.trajectories, outcome, memory, strict=True):
-        of_outcome += abs(value) * trajectory.generated_tokens
-        of_memory += sum(abs(a) * len(note_slots(trajectory.turns[turn])) for turn, a in by_turn.items())
+    outcome = []
+    for i, trajectory in enumerate(batch.trajectories):
+        tokens, paid = trajectory.generated_tokens, abs(made.outcome[i]) * trajectory.generated_tokens
+        if made.outcome_at[i]:
+            at = [made.outcome_at[i].get(turn.index, made.outcome[i]) for turn in trajectory.turns]
+            paid = sum(abs(a) * len(turn.generated_ids) for a, turn in zip(at, trajectory.turns, strict=True))
+        outcome.append(paid / tokens if made.outcome_at[i] and tokens else abs(made.outcome[i]))
+        of_outcome += paid
+        of_memory += sum(abs(a) * len(paid_slots(trajectory.turns[turn])) for turn, a in made.memory[i].items())
     total = of_outcome + of_memory
     memory_only = [
-        not any(outcome[i] for i in group) and any(a for i in group for a in memory[i].values())
+        not any(outcome[i] for i in group) and any(a for i in group for a in made.memory[i].values())
         for group in batch.members
     ]
+    formulas = weight is not None
     return {
-        "credit/outcome_abs": mean(abs(value) for value in outcome),
-        "credit/memory_abs": mean(abs(value) for by_turn in memory for value in by_turn.values()),
+        "credit/outcome_abs": mean(outcome),
+        "credit/memory_abs": mean(abs(value) for by_turn in made.memory for value in by_turn.values()),
         "credit/memory_share": of_memory / total if total else None,
         "credit/memory_only_groups": mean(map(float, memory_only)),
         "credit/zero_spread_groups": mean(float(group.zero_spread) for group in groups),
         "credit/lone_groups": float(sum(len(group.outcome) == 1 for group in groups)),
-        "credit/pool_fallbacks": None if is_own else float(sum(group.fallbacks for group in groups)),
-        "credit/silent_notes": None if is_own else float(sum(group.no_signal for group in groups)),
-        "credit/gated_notes": None if is_own else float(sum(group.gated for group in groups)),
+        "credit/memory_weight": weight,
+        "credit/pool_fallbacks": float(sum(group.fallbacks for group in groups)) if formulas else None,
+        "credit/silent_notes": float(sum(group.no_signal for group in groups)) if formulas else None,
+        "credit/lost_notes": float(sum(group.lost for group in groups)) if formulas else None,
+        "credit/gated_notes": float(sum(group.gated for group in groups)) if formulas else None,
     }

@@ -34,7 +34,7 @@ from mempo.train.batch import advantages_by_turn, rollout_jobs, training_rows
 from mempo.train.credit_settings import CreditSettings
 from mempo.train.progress import StageProgress
 from mempo.train.score_batch import Scoring, score_batch
-from mempo.train.state import Rescue, last_checkpoint, load_optimizer_state, save_state
+from mempo.train.state import Rescue, last_checkpoint, load_optimizer_state, load_silence, save_state
 
 SHOWN = ("score", "em", "memory/p_mem", "note_tokens", "turns", "searches", "update/entropy")
 UPDATE_MEASURES = (
@@ -116,6 +116,7 @@ class RlSetup:
             memory_signal=memory_signal,
             custom_score=self.custom_score,
             own_advantages=self.own_advantages,
+            grammar=self.agent.grammar,
         )
 
 
@@ -132,9 +133,10 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
     decoding = DecodingSettings(temperature=settings.temperature)
     resumed = last_checkpoint(run, "rl")
     done = load_optimizer_state(resumed, updater.optimizer) if resumed else 0
+    silence = load_silence(resumed) if resumed else ()
 
     def save(step: int) -> object:
-        return save_state(run, "rl", step, policy, updater.optimizer)
+        return save_state(run, "rl", step, policy, updater.optimizer, silence)
 
     with (
         StageProgress(console, "rl", settings.steps, SHOWN, done) as progress,
@@ -151,11 +153,12 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
 
             scored = score_batch(scoring, questions, trajectories, setup.scorer, setup.reference)
             batch = scored.counted(group_size, step)
-            advantages = batch_advantages(batch, setup.credit, setup.memory, setup.own_advantages)
+            advantages = batch_advantages(batch, setup.credit, setup.memory, setup.own_advantages, silence)
             clock.lap("memory_reward")
 
             rows = training_rows(batch, advantages)
             updates = update_policy(updater, rows, settings, learning_rate(settings.optim, step - 1, settings.steps))
+            silence = advantages.silence
             clock.lap("update")
 
             metrics = {**scored.metrics, **advantages.metrics, **updates, **sampled, **clock.seconds}

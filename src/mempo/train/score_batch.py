@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mempo.errors import UserError
 from mempo.interfaces import Scorer
 from mempo.measures import aggregate, rollout_facts
+from mempo.protocol import TurnGrammar
 from mempo.question import Question
 from mempo.rewards.memory import MemorySettings, NoteScore, score_notes
+from mempo.rewards.note_reward import silent
 from mempo.rewards.outcome import CustomScore, OutcomeScore, OutcomeSettings, outcome_score
-from mempo.rewards.probe import ProbeCodec
+from mempo.rewards.probe import NoSignal, ProbeCodec
 from mempo.train.advantages import AdvantageBatch, AdvantageFunction, Advantages, refuse_two_questions
 from mempo.train.credit_settings import CreditSettings
 from mempo.trajectory import Trajectory
@@ -25,7 +27,8 @@ from mempo.trajectory import Trajectory
 @dataclass(frozen=True)
 class Scoring:
     """How rollouts are scored, and what their advantages are made with. `window_tokens`: the most that the scorer can
-    see; a note with a longer context gives no signal. `memory_signal` False: notes are not scored, and earn nothing."""
+    see; a note with a longer context gives no signal. `memory_signal` False: notes are not scored, and earn nothing.
+    `grammar` tells which turns should have a note, where `memory.lost_notes` asks for it."""
 
     outcome: OutcomeSettings
     memory: MemorySettings
@@ -35,6 +38,7 @@ class Scoring:
     memory_signal: bool = True
     custom_score: CustomScore | None = None
     own_advantages: AdvantageFunction | None = None
+    grammar: TurnGrammar = field(default_factory=TurnGrammar)
 
     def outcomes(self, questions: Sequence[Question], trajectories: Sequence[Trajectory]) -> list[OutcomeScore]:
         """The score of each rollout, `[rollouts]`."""
@@ -68,6 +72,7 @@ class ScoredBatch:
         for first in range(0, total, group_size):
             group = range(first, first + group_size)
             refuse_two_questions([self.trajectories[i] for i in group], group)
+        lost = [frozenset(n.turn for n in notes if n.reason == NoSignal.LOST) for notes in self.notes]
         scores = {i: outcome.score for i, outcome in enumerate(self.outcomes) if outcome.score is not None}
         return AdvantageBatch(
             step=step,
@@ -77,17 +82,20 @@ class ScoredBatch:
             notes=[{note.turn: note.r for note in self.notes[i]} for i in scores],
             groups=[i // group_size for i in scores],
             places=list(scores),
+            lost=[lost[i] for i in scores],
         )
 
     def facts_with(self, batch: AdvantageBatch, advantages: Advantages) -> list[dict[str, Any]]:
         """Facts for the rollout file with the `advantage` of the outcome (None: the rollout does not count), and that
-        of each note (None: it earned none)."""
+        of each note (None: it earned none). `advantage_at` `{turn: A}`: the outcome's, where a state has its own."""
         outcome = dict(zip(batch.places, advantages.outcome, strict=True))
+        at = dict(zip(batch.places, advantages.outcome_at, strict=True))
         memory = dict(zip(batch.places, advantages.memory, strict=True))
         return [
             {
                 **fact,
                 "advantage": outcome.get(i),
+                **({"advantage_at": at[i]} if at.get(i) else {}),
                 "notes": [{**note, "advantage": memory.get(i, {}).get(note["turn"])} for note in fact["notes"]],
             }
             for i, fact in enumerate(self.facts)
@@ -125,9 +133,25 @@ def score_batch(
             reference,
             counted,
         )
+        if scoring.memory.lost_notes == "worst":
+            notes = [
+                with_lost_notes(trajectory, found, scoring.grammar) if counts else found
+                for trajectory, found, counts in zip(trajectories, notes, counted, strict=True)
+            ]
     facts = [rollout_facts(*one) for one in zip(questions, trajectories, outcomes, notes, strict=True)]
     metrics = aggregate(facts, [trajectory.stop for trajectory in trajectories], counted)
     return ScoredBatch(questions, trajectories, outcomes, notes, facts, metrics)
+
+
+def with_lost_notes(trajectory: Trajectory, notes: Sequence[NoteScore], grammar: TurnGrammar) -> list[NoteScore]:
+    """The notes of a rollout and those that should be there and are not: missing, never closed, empty, or refused for
+    their length. As with notes, turns from the second on are looked at."""
+    lost = [
+        silent(turn.index, NoSignal.LOST)
+        for turn in trajectory.turns[1:]
+        if turn.note_ids is None and turn.generated_ids and grammar.note_rule(turn.index) == "required"
+    ]
+    return sorted([*notes, *lost], key=lambda note: note.turn)
 
 
 def measure_rollouts(

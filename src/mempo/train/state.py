@@ -1,13 +1,14 @@
 """Checkpoints of a training stage: a model folder, the optimizer, and the step.
 
 Questions, learning rates and sampling noise are functions of the run's seed and the step, so a step number is all of
-the data position and of the random state that there is. Torch's generator is not used while training.
+the data position and of the random state that there is. Torch's generator is not used while training. What else a step
+hands on is how silent the last batches were, by which memory advantages fade.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -27,16 +28,17 @@ def save_state(
     step: int,
     policy: Policy,
     optimizer: AnyOptimizer,
+    silence: Sequence[float] = (),
     keep: int = 2,
     keep_every: int | None = None,
 ) -> Path:
-    """Write a whole checkpoint after `step` steps of `stage`. The newest `keep` stay, and those of every `keep_every`
-    steps."""
+    """Write a whole checkpoint after `step` steps of `stage`. `silence`: how silent the last batches were (`fade`). The
+    newest `keep` stay, and those of every `keep_every` steps."""
 
     def write(folder: Path) -> None:
         save_trained(policy, folder)
         save_optimizer(optimizer, folder / "optimizer.safetensors")
-        state = {"stage": stage, "step": step, "torch": torch.__version__}
+        state = {"stage": stage, "step": step, "torch": torch.__version__, "silence": list(silence)}
         (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
 
     return run.save_checkpoint(stage, step, write, keep, keep_every)
@@ -59,6 +61,11 @@ def load_optimizer_state(checkpoint: Checkpoint, optimizer: AnyOptimizer) -> int
         found = f"step {state['step']} of {state['stage']}"
         raise UserError(f"{checkpoint.path} holds {found}; it was renamed or damaged: {remedy}")
     return int(state["step"])
+
+
+def load_silence(checkpoint: Checkpoint) -> tuple[float, ...]:
+    """How silent the batches before the checkpoint were; nothing in one of an earlier version."""
+    return tuple(json.loads((checkpoint.path / "state.json").read_text("utf-8")).get("silence", ()))
 
 
 def last_checkpoint(run: RunFolder, stage: str) -> Checkpoint | None:

@@ -197,6 +197,7 @@ class OneProcess:
             _groups=[],
             _minibatches=None,
             _measures={},
+            _silence=(),
         )
         self.trainer: MempoTrainer = trainer
 
