@@ -11,7 +11,7 @@ import asyncio
 import dataclasses
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -33,7 +33,7 @@ from mempo.errors import UserError
 from mempo.evaluate.runner import EvalSettings, play
 from mempo.evaluation import final_model
 from mempo.interfaces import CohortSampler, Generation, Sampler, SamplerError, SamplingParams, Scorer
-from mempo.protocol import closing
+from mempo.protocol import closing, format_violations
 from mempo.question import Question
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
@@ -41,7 +41,7 @@ from mempo.start import start_model
 from mempo.study.controls import answers_given
 from mempo.train.batch import take
 from mempo.train.score_batch import Scoring
-from mempo.trajectory import Trajectory
+from mempo.trajectory import Trajectory, Turn
 
 WorthOf = Literal["score", "share"]
 MOST_IN_FLIGHT = 256
@@ -109,9 +109,13 @@ def diagnose_truth(run: Path, options: TrueAdvantageOptions, console: Console | 
     model = policy_of(run, options.policy)
     with tempfile.TemporaryDirectory() as work_dir:
         instrument, questions = _opened(config, model, Path(work_dir))
-        if console is not None:
-            console.print(f"policy {model}", highlight=False, markup=False, soft_wrap=True)
-        measured = measure(instrument, questions, options, options.rollouts or config.rl.rollouts_per_question)
+
+        def say(line: str) -> None:
+            if console is not None:
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+        say(f"policy {model}")
+        measured = measure(instrument, questions, options, options.rollouts or config.rl.rollouts_per_question, say)
     report = finite({"policy": Path(model).name, **dataclasses.asdict(options), **dataclasses.asdict(measured)})
     report["out"] = None
     out = options.out or run / "diagnosis"
@@ -164,9 +168,14 @@ def _opened(config: Config, model: str, work_dir: Path) -> tuple[Instrument, lis
 
 
 def measure(
-    instrument: Instrument, questions: Sequence[Question], options: TrueAdvantageOptions, rollouts_each: int
+    instrument: Instrument,
+    questions: Sequence[Question],
+    options: TrueAdvantageOptions,
+    rollouts_each: int,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Measured:
-    """The whole of it, for `options.questions` of the questions with `rollouts_each` rollouts.
+    """The whole of it, for `options.questions` of the questions with `rollouts_each` rollouts; `say` is told what
+    begins.
 
     Raises:
         UserError: no note can be judged.
@@ -177,6 +186,7 @@ def measure(
     asked = take(questions, 0, min(options.questions, len(questions)), seed)
     slots = [(slot, question) for slot, question in enumerate(asked) for _ in range(rollouts_each)]
     jobs = [Job(question, i, (seed, slot)) for i, (slot, question) in enumerate(slots)]
+    say(f"{len(jobs)} rollouts of {len(asked)} questions")
     trajectories = _played(instrument, jobs)
     outcomes = instrument.scoring.outcomes([job.question for job in jobs], trajectories)
     limit = instrument.agent.limits.max_turn_tokens
@@ -186,11 +196,14 @@ def measure(
         raise UserError(
             f"the {len(trajectories)} rollouts hold no note to judge: no turn after the first wrote one and closed it"
         )
-    siblings = _siblings(instrument, states, trajectories, options, seed)
+    histories = [history_of(state, trajectories) for state in states]
+    siblings = _siblings(instrument, states, histories, options, seed)
     beginnings = [
-        [*(_of_note(trajectories[note.rollout], note.turn) for note in state.notes), *more]
-        for state, more in zip(states, siblings, strict=True)
+        [*(_of_note(history, trajectories[note.rollout].turns[note.turn]) for note in state.notes), *more]
+        for state, history, more in zip(states, histories, siblings, strict=True)
     ]
+    notes = sum(map(len, beginnings))
+    say(f"{len(states)} states of {len(found)}; {notes * options.continuations} rollouts go on from {notes} notes")
     scores = _continued(instrument, [slots[state.notes[0].rollout][1] for state in states], beginnings, options, seed)
     judged = [
         (note, worth)
@@ -201,6 +214,7 @@ def measure(
     if not known:
         raise UserError("no rollout that went on from a note could be scored; look at errors of tools and of the score")
     worths = [worth for _, worth in known]
+    say("signals")
     signals = signals_of(
         instrument.scoring, [question for _, question in slots], trajectories, rollouts_each, instrument.scorer
     )
@@ -244,17 +258,28 @@ def _played(instrument: Instrument, jobs: Sequence[Job]) -> list[Trajectory]:
     return [done[i] for i in range(len(jobs))]
 
 
-def _of_note(trajectory: Trajectory, index: int) -> Beginning:
-    """A rollout up to the end of a note."""
-    turn = trajectory.turns[index]
+def history_of(state: State, trajectories: Sequence[Trajectory]) -> tuple[Turn, ...]:
+    """The turns before the state, for all of its notes alike: of the rollouts that came there, those of the one which
+    broke the format least. A broken format of the past would make every rollout after it score 0, whatever the note."""
+    pasts = [trajectories[note.rollout].turns[: note.turn] for note in state.notes]
+
+    def broken(turns: Sequence[Turn]) -> int:
+        found = format_violations([turn.parsed for turn in turns])
+        return sum(count for rule, count in found.items() if rule != "final_answer")  # which these turns cannot keep
+
+    return min(pasts, key=broken)
+
+
+def _of_note(history: tuple[Turn, ...], turn: Turn) -> Beginning:
+    """A rollout up to the end of the note of `turn`, in the state that `history` leads to."""
     assert turn.note_span is not None  # `can_go_on`
-    return Beginning(trajectory.turns[:index], turn.prompt_ids, turn.own_ids[: turn.note_span[1]])
+    return Beginning(history, turn.prompt_ids, turn.own_ids[: turn.note_span[1]])
 
 
 def _siblings(
     instrument: Instrument,
     states: Sequence[State],
-    trajectories: Sequence[Trajectory],
+    histories: Sequence[tuple[Turn, ...]],
     options: TrueAdvantageOptions,
     seed: str,
 ) -> list[list[Beginning]]:
@@ -294,12 +319,11 @@ def _siblings(
         for (s, _), generation in zip(part, made, strict=True):
             if generation is None:
                 continue
-            state, note = states[s], states[s].notes[0]
-            _, prompt_ids, forced_ids = state.key
-            turn = read_turn(agent, state.turn, prompt_ids, forced_ids, generation, decoding.temperature or 1.0)
-            if can_go_on(turn, limits.max_turn_tokens) and turn.note_span is not None:
-                before = trajectories[note.rollout].turns[: state.turn]
-                found[s].append(Beginning(before, prompt_ids, turn.own_ids[: turn.note_span[1]]))
+            _, prompt_ids, forced_ids = states[s].key
+            index = len(histories[s])
+            turn = read_turn(agent, index, prompt_ids, forced_ids, generation, decoding.temperature or 1.0)
+            if can_go_on(turn, limits.max_turn_tokens):
+                found[s].append(_of_note(histories[s], turn))
     return found
 
 

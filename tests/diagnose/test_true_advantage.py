@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import random
@@ -16,13 +17,14 @@ import mempo.true_advantage
 from mempo.cli import app
 from mempo.config.rewards import MemorySettings
 from mempo.config.train import CreditSettings
-from mempo.diagnose.states import choose, states_of
+from mempo.diagnose.states import NoteAt, State, choose, states_of
 from mempo.errors import UserError
 from mempo.interfaces import Generation, SamplingParams, ScoreRequest
+from mempo.protocol import TurnGrammar, parse_turn
 from mempo.question import Question
 from mempo.rewards.outcome import OutcomeSettings
 from mempo.train.score_batch import Scoring
-from mempo.true_advantage import Instrument, Measured, TrueAdvantageOptions, measure
+from mempo.true_advantage import Instrument, Measured, TrueAdvantageOptions, history_of, measure
 from tests.tiny import said
 from tests.train.fakes import CODEC, NOTED_ANSWER, SEARCH, agent, played, questions
 from tests.train.small import run
@@ -176,6 +178,16 @@ def test_states_are_prompts_of_one_group() -> None:
     assert len(chosen) == 2
     assert all(len(state.notes) == 1 for state in chosen)
     assert chosen == choose(found, 2, 1, "seed")
+
+
+def test_a_state_is_taken_up_from_a_past_that_kept_the_format() -> None:
+    asked = questions(1)[0]
+    good, broken = played(asked, 3, 0), played(asked, 3, 1)
+    past = dataclasses.replace(broken.turns[0], parsed=parse_turn("<search>q</search>", 0, TurnGrammar()))
+    broken = dataclasses.replace(broken, turns=(past, *broken.turns[1:]))
+    state = State((0, (), ()), (NoteAt(0, 1), NoteAt(1, 1)))
+    assert history_of(state, [broken, good]) == good.turns[:1]
+    assert history_of(state, [good, broken]) == good.turns[:1]
 
 
 def test_nothing_to_judge_is_said() -> None:

@@ -25,7 +25,6 @@ class State:
     """`notes`: of the rollouts of the group that were written here, at most as many as are judged."""
 
     key: Key
-    turn: int
     notes: tuple[NoteAt, ...]
 
 
@@ -57,4 +56,4 @@ def choose(states: dict[Key, list[NoteAt]], count: int, notes_each: int, seed: s
     for key, note in every:
         if key in chosen or len(chosen) < count:
             chosen.setdefault(key, []).append(note)
-    return [State(key, notes[0].turn, tuple(notes[:notes_each])) for key, notes in chosen.items()]
+    return [State(key, tuple(notes[:notes_each])) for key, notes in chosen.items()]
