@@ -13,9 +13,9 @@ from fastapi import FastAPI
 
 
 @contextmanager
-def serving(app: FastAPI) -> Iterator[str]:
-    """Yields the address; leaving the block ends the server as SIGTERM does."""
-    config: Any = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error")
+def serving(app: FastAPI, **options: Any) -> Iterator[str]:
+    """Yields the address; `options` are uvicorn's; leaving the block ends the server as SIGTERM does."""
+    config: Any = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", **options)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()

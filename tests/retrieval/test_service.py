@@ -250,6 +250,13 @@ def test_a_token_is_asked_for_by_all_but_health(index: Bm25Index) -> None:
                 assert (reply.status_code, reply.json()["error"]["kind"]) == (401, "token")
                 assert "s3cret" not in reply.text
                 assert reply.headers["www-authenticate"] == "Bearer"
+        for path in ("/docs", "/redoc", "/openapi.json", "/docs/oauth2-redirect"):
+            assert httpx.get(url + path).status_code == 404
+        for scheme in ("Bearer", "bearer", "BEARER", "bEaReR", "Bearer  "):
+            assert httpx.get(f"{url}/info", headers={"authorization": f"{scheme} s3cret"}).status_code == 200
+        for wrong in ("Basic s3cret", "Bearers3cret", "Bearer", "Bearer s3cret x", "Bearer \xe9"):
+            reply = httpx.get(f"{url}/info", headers={b"authorization": wrong.encode("latin-1")})
+            assert reply.status_code == 401
         with HttpRetriever(url, tries=1, token="s3cret") as client:
             client.health()
             assert client.access(["http://w/1"])[0] is not None

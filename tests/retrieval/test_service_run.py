@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +181,51 @@ def test_sigterm_answers_what_is_under_way_and_ends_well(index: Path) -> None:
         assert server.wait(30) == 0
         with pytest.raises(httpx.TransportError):
             httpx.get(f"{url}/health", timeout=5)
+
+
+SLOW = """
+import sys, threading
+from pathlib import Path
+from mempo.retrieval import service_run
+from mempo.retrieval.service_limits import ServiceSettings
+
+class Slow:
+    def retrieve(self, queries, top_k):
+        print("asked", file=sys.stderr, flush=True)
+        threading.Event().wait()
+
+service_run.open_index = lambda folder: Slow()
+service_run.serve(
+    Path(sys.argv[1]), port=0, settings=ServiceSettings(drain_s=1), say=lambda line: print(line, file=sys.stderr)
+)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_that_cannot_wait_any_longer_leaves_no_trace(index: Path, number: signal.Signals) -> None:
+    server = subprocess.Popen([sys.executable, "-c", SLOW, str(index)], stderr=subprocess.PIPE, text=True)
+    assert server.stderr is not None
+    try:
+        url = server.stderr.readline().split(" at ")[1].split()[0]
+        replies: list[httpx.Response] = []
+
+        def post() -> None:
+            while not replies and server.poll() is None:
+                with suppress(httpx.ConnectError):  # it does not listen yet
+                    replies.append(httpx.post(f"{url}/retrieve", json={"queries": ["a"]}, timeout=60))
+
+        ask = threading.Thread(target=post)
+        ask.start()
+        assert server.stderr.readline() == "asked\n"
+        server.send_signal(number)
+        ask.join()
+        said = server.communicate(timeout=60)[1]
+    finally:
+        server.kill()
+        server.wait()
+    assert (replies[0].status_code, replies[0].json()["error"]["kind"]) == (503, "stopping")
+    assert server.returncode == 0
+    assert "Traceback" not in said
 
 
 @pytest.mark.slow

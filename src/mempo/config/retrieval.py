@@ -41,7 +41,9 @@ class ServiceSettings(Settings):
     max_body_bytes: int = Field(default=16 << 20, ge=1)
     """Of a request."""
     body_timeout_s: float = Field(default=30.0, gt=0)
-    """Seconds within which a request's body must have arrived."""
+    """Seconds within which the head of a request must have arrived, and then its body."""
+    max_connections: int = Field(default=1000, ge=1)
+    """Open connections of one worker; more are refused with status 503. Each takes a file descriptor."""
     max_batch_queries: int = Field(default=64, ge=1)
     """Queries, of one or several requests, that the index is asked at once. `mempo serve` takes 8 for a lexical index
     unless told otherwise: more gain it nothing, and while it works on a few, the clients of the others ask again."""

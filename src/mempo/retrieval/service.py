@@ -48,7 +48,8 @@ def create_app(
 ) -> FastAPI:
     """An application over one retriever.
 
-    `token` is asked for as `Authorization: Bearer`, by every path but `/health`. `about` is shown by `/info`. `titles`
+    `token` is asked for as `Authorization: Bearer`, by every path but `/health`; with one, the service does not
+    describe itself (`/docs`, `/openapi.json`). `about` is shown by `/info`. `titles`
     adds the key `title` to rows, which otherwise are `id`, `contents` and, where there is one, `url`. Middleware added
     to the application sees all paths but `/retrieve` and `/access`.
     """
@@ -59,7 +60,8 @@ def create_app(
         yield
         await service.close()
 
-    app = _App(title="mempo retrieval", version=mempo.__version__, lifespan=lifespan)
+    described = None if token is not None else "/openapi.json"
+    app = _App(title="mempo retrieval", version=mempo.__version__, lifespan=lifespan, openapi_url=described)
     app.shortcuts = {
         "/retrieve": service.handler("/retrieve", service.retrieve),
         "/access": service.handler("/access", service.access),
@@ -96,7 +98,7 @@ class _Service:
     ) -> None:
         self._retriever = retriever
         self._settings = settings
-        self._expected = None if token is None else f"Bearer {token}".encode()
+        self._token = None if token is None else token.encode()
         self._about = dict(about)
         self._titles = titles
         self._metrics = ServiceMetrics()
@@ -184,6 +186,8 @@ class _Service:
                 response = _refusal(RefusedRequest(503, "busy", str(busy), busy.retry_after_s))
             except ClientDisconnect:
                 response = Response(status_code=400)  # nobody reads it
+            except asyncio.CancelledError:  # the service ends, and has waited for as long as it may
+                response = _refusal(RefusedRequest(503, "stopping", "the service was told to stop", 1))
             except Exception as error:  # the one boundary: whatever a retriever raises becomes a reply
                 response = _refusal(RefusedRequest(500, "retriever", f"{type(error).__name__}: {error}"))
             seconds.observe(time.perf_counter() - begun)
@@ -204,10 +208,10 @@ class _Service:
             self._metrics.waiting.dec(waiting)
 
     def _refuse_strangers(self, request: Request) -> None:
-        if self._expected is None:
+        if self._token is None:
             return
-        given = request.headers.get("authorization", "").encode("latin-1")
-        if not hmac.compare_digest(given, self._expected):
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode("latin-1"), self._token):
             raise RefusedRequest(401, "token", "this service asks for a bearer token, and got none or another")
 
     async def _body(self, request: Request) -> bytes:

@@ -10,9 +10,11 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from mempo.http.threads import DaemonThreads
 
 Q = TypeVar("Q", bound=Hashable)
 A = TypeVar("A")
@@ -63,7 +65,7 @@ class Batcher(Generic[Q, A]):
         self._max_wait_s = max_wait_s
         self._seen = seen
         self._queue: deque[_Waiting[Q, A]] = deque()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="mempo-batcher")
+        self._thread = DaemonThreads(1, "mempo-batcher")
         self._worker: asyncio.Task[None] | None = None
         self._seconds_per_question = 0.0
         self.waiting = 0
@@ -94,9 +96,12 @@ class Batcher(Generic[Q, A]):
         return min(max(math.ceil(self.waiting * self._seconds_per_question), 1), _MAX_RETRY_AFTER_S)
 
     async def close(self) -> None:
-        """Waits for what was accepted, then ends the thread."""
+        """Waits for what was accepted; what nobody waits for any more is left to a thread that ends with the process."""
         if self._worker is not None:
-            await self._worker
+            if not self.waiting:
+                self._worker.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._worker
         self._thread.shutdown()
 
     async def _work(self) -> None:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.index import open_index
 from mempo.retrieval.jsonl import is_blank, parse_object
 from mempo.retrieval.service import create_app
+from mempo.retrieval.service_guard import GuardedProtocol
 from mempo.retrieval.service_metrics import MULTIPROC_DIR
 from mempo.retrieval.sidecar import read_sidecar
 from mempo.retrieval.types import Retriever
@@ -148,6 +150,7 @@ def _options(settings: ServiceSettings) -> dict[str, Any]:
         "proxy_headers": False,
         "timeout_keep_alive": 75,  # longer than clients keep an idle connection: who closes first is not left to chance
         "timeout_graceful_shutdown": max(round(settings.drain_s), 1),
+        "http": partial(GuardedProtocol, head_s=settings.body_timeout_s, most=settings.max_connections),
     }
 
 
