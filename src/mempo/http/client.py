@@ -67,15 +67,13 @@ class HttpClient:
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary()
         self._closed = False
 
-    async def ask(
-        self, method: str, path: str, body: Any, read: Read[T], retry: RetryPolicy = ONCE, url: str | None = None
-    ) -> T:
-        """`read(reply)` of a request for JSON; `body` None sends none. `url` takes the place of base and path.
+    async def ask(self, method: str, path: str, body: Any, read: Read[T], retry: RetryPolicy = ONCE) -> T:
+        """`read(reply)` of a request for JSON; `body` None sends none.
 
         Raises:
             HttpError: no try succeeded, or one failed in a way that another cannot mend.
         """
-        url = url or self.base + path
+        url = self.base + path
         # Lone surrogates are escaped, so that any text of ours is a valid request.
         content = None if body is None else json.dumps(body, separators=(",", ":")).encode("ascii")
         tries = 0

@@ -96,7 +96,7 @@ class Batcher(Generic[Q, A]):
         return min(max(math.ceil(self.waiting * self._seconds_per_question), 1), _MAX_RETRY_AFTER_S)
 
     async def close(self) -> None:
-        """Waits for what was accepted; what nobody waits for any more is left to a thread that ends with the process."""
+        """Waits for what was accepted; what nobody waits for is left to a thread that ends with the process."""
         if self._worker is not None:
             if not self.waiting:
                 self._worker.cancel()

@@ -14,8 +14,8 @@ _REFUSAL = b"HTTP/1.1 %b\r\nconnection: close\r\nretry-after: 1\r\ncontent-lengt
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """One connection. `head_s`: seconds from its begin, or from the first byte of a later request, to the end of a head;
-    `most`: connections at once, of which later ones are refused."""
+    """One connection. `head_s`: seconds from its begin, or from the first byte of a later request, to the end of the
+    head; `most`: connections at once, of which later ones are refused."""
 
     def __init__(self, *args: Any, head_s: float, most: int, **more: Any) -> None:
         super().__init__(*args, **more)
