@@ -276,7 +276,7 @@ def test_nothing_is_gained_by_losing_a_note() -> None:
     _, before, _ = result(MemorySettings(min_pool=2))
     assert [1 in row for row in before.memory] == [True, True, False, False]
     scored, after, tokens = result(MemorySettings(min_pool=2, lost_notes="worst"))
-    assert after.metrics["credit/lost_notes"] == 2
+    assert (after.metrics["credit/lost_notes"], after.metrics["credit/silent_notes"]) == (2, 0)
     for i in (2, 3):
         assert after.memory[i][1] < 0 < after.memory[0][1]
         assert tokens[i][1] == [after.outcome[i] + after.memory[i][1]] * len(played[i].turns[1].generated_ids)

@@ -103,14 +103,15 @@ def memory_advantages(
     """
     if pool == "state" and states is None:
         raise ValueError("pool state compares notes by state, but no states were given")
-    told = [(i, turn, r) for i, by_turn in enumerate(rewards) for turn, r in by_turn.items()]
+    missing = lost or [()] * len(rewards)
+    told = [(i, turn, r) for i, by_turn in enumerate(rewards) for turn, r in by_turn.items() if turn not in missing[i]]
     known = finite([r for _, _, r in told], "reward of note")
 
     def state(rollout: int, turn: int) -> int | None:
         return states[rollout].get(turn) if states is not None and pool == "state" else None
 
     notes = [_Note(i, turn, state(i, turn), known[n]) for n, (i, turn, _) in enumerate(told) if n in known]
-    notes += [_Note(i, turn, state(i, turn), None) for i, turns in enumerate(lost or ()) for turn in sorted(turns)]
+    notes += [_Note(i, turn, state(i, turn), None) for i, turns in enumerate(missing) for turn in sorted(turns)]
     extra = {name: list(values) for name, values in (siblings or {}).items()}
 
     by_turn: dict[int, list[_Note]] = {}
@@ -156,7 +157,7 @@ def memory_advantages(
         fallbacks=sum(level < asked for level in got) if len(notes) > 1 else 0,
         small_pools=len(notes) - without_value - given,
         no_reward=len(told) - len(known) + without_value,
-        lost=sum(turn in by_rollout[i] for i, turns in enumerate(lost or ()) for turn in turns),
+        lost=sum(turn in by_rollout[i] for i, turns in enumerate(missing) for turn in turns),
     )
 
 
