@@ -26,9 +26,12 @@ MEMORY: dict[str, dict[str, Any]] = {
     "log ratio": {"reward": "log_ratio"},
     "against what was seen": {"baseline": "visible"},
     "against the last note": {"baseline": "previous_note"},
+    "by state": {"pool": "state", "lost_notes": "worst"},
+    "by state, log ratio": {"pool": "state", "lost_notes": "worst", "reward": "log_ratio"},
 }
-"""Memory signals by name, as settings of `memory.*`; the probe is the run's."""
-SUMS = (("outcome", "recommended"),)
+"""Memory signals by name, as settings of `memory.*`; the probe is the run's. None fades: that changes what all notes
+are paid alike."""
+SUMS = (("outcome", "recommended"), ("outcome by state", "by state"))
 """Signals whose sum is one too."""
 
 
@@ -49,8 +52,8 @@ class Remembering:
 def signals_of(
     scoring: Scoring, questions: Sequence[Question], trajectories: Sequence[Trajectory], group_size: int, scorer: Scorer
 ) -> dict[str, ByTurn]:
-    """What each signal pays for the notes of `[questions × rollouts]`. The outcome pays every turn alike. The run's own
-    settings, those of `scoring`, are among the signals where they are none of those on offer."""
+    """What each signal pays for the notes of `[questions × rollouts]`. The run's own settings, those of `scoring`, are
+    among the signals where they are none of those on offer."""
     remembering = Remembering(scorer)
 
     def advantages(
@@ -63,15 +66,18 @@ def signals_of(
         outcome: ByTurn = [{} for _ in trajectories]
         notes: ByTurn = [{} for _ in trajectories]
         for i, place in enumerate(batch.places):
-            outcome[place] = {turn.index: made.outcome[i] for turn in trajectories[place].turns}
+            everywhere = {turn.index: made.outcome[i] for turn in trajectories[place].turns}
+            outcome[place] = everywhere | made.outcome_at[i]
             notes[place] = made.memory[i]
         return outcome, notes
 
-    credit = CreditSettings()
+    credit = CreditSettings(baseline="group")
     found: dict[str, ByTurn] = {}
+    plain = MemorySettings(probe=scoring.memory.probe)
+    found["outcome"], _ = advantages(plain, credit)
+    found["outcome by state"], _ = advantages(plain, CreditSettings(baseline="state"))
     for name, memory in _memory_signals(scoring.memory).items():
-        outcome, found[name] = advantages(memory, credit)
-        found.setdefault("outcome", outcome)
+        _, found[name] = advantages(memory, credit)
     if scoring.own_advantages is not None:
         _, found["own function, memory"] = advantages(scoring.memory, credit, scoring.own_advantages)
     for first, second in SUMS:
@@ -85,7 +91,8 @@ def _memory_signals(run: MemorySettings) -> dict[str, MemorySettings]:
     for name, keys in MEMORY.items():
         change = PRESETS[keys["preset"]].get("probe", {}) if "preset" in keys else {}
         on_offer[name] = MemorySettings(**keys, probe=run.probe.model_copy(update=change))
-    return on_offer if run in on_offer.values() else {**on_offer, "as in the run": run}
+    mine = run.model_copy(update={"fade_batches": None})
+    return on_offer if mine in on_offer.values() else {**on_offer, "as in the run": mine}
 
 
 def _sum(a: Mapping[int, float], b: Mapping[int, float]) -> dict[int, float]:
