@@ -6,6 +6,7 @@ it came from; unknown keys are refused with the nearest known one; what cannot w
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -26,6 +27,7 @@ from mempo.evaluate.agents import agent_specs
 from mempo.evaluate.openai_settings import ServerSettings
 from mempo.evaluate.runner import EvalSettings
 from mempo.protocol import Presence
+from mempo.read_files import PUT_BACK, exists, reading
 from mempo.render import PromptSettings
 from mempo.retrieval.client_settings import ClientSettings
 from mempo.rewards.memory_settings import CREDIT_KEYS, PRESETS, MemorySettings
@@ -202,7 +204,8 @@ def resolve(source: str | None, overrides: Sequence[str] = ()) -> Resolved:
     try:
         config = Config.model_validate(merged)
     except ValidationError as error:
-        raise ConfigError(_explain(error, layers)) from error
+        text = _explain(error, layers)
+        raise ConfigError(text if source is None or "[" in text else f"{source}: {text}") from error
     check(config)
     every = dict.fromkeys((key for key, _ in leaves(config.model_dump(mode="json"))), "default")
     preset = config.memory.preset
@@ -305,9 +308,18 @@ def _read_source(source: str) -> tuple[str, dict[str, Any]]:
     if path.is_file():
         return str(path), load_yaml(_text_of(path), str(path))
     file = path / "config.yaml"
-    if path.is_dir() and (file.exists() or file.is_symlink()):
-        # The run is where it is found, whatever it was called when it began.
-        return f"run {path}", {**load_yaml(_text_of(file), str(file)), "output": str(path)}
+    if path.is_dir() and exists(file):
+        with reading(file, PUT_BACK):
+            text = file.read_text("utf-8")
+            found = load_yaml(text, str(file))
+            if not found:
+                raise ValueError("it holds no settings")
+            json.dumps(found, default=str)  # what contains itself has no end
+            # A run is where it is found, whatever it was called when it began.
+            is_run = any((path / name).exists() for name in ("data.json", "metrics.jsonl", "checkpoints"))
+            if is_run and (not text.endswith("\n") or ("output" in found and "evaluate" not in found)):
+                raise ValueError("its end is missing")  # with less settings it would be another run, in silence
+        return f"run {path}", {**found, "output": str(path)} if is_run else found
     names = recipe_names()
     raise ConfigError(f"no recipe or file {source!r}{nearest(source, names)}; recipes: {', '.join(names)}")
 

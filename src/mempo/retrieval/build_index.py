@@ -16,7 +16,7 @@ from mempo.retrieval.corpus_files import SIDECAR_NAME
 from mempo.retrieval.encoder_settings import EncoderSettings, encoder_folder
 from mempo.retrieval.jsonl import is_compressed
 from mempo.retrieval.ranked import RankedIndex
-from mempo.retrieval.sidecar import refuse_out_dir
+from mempo.retrieval.sidecar import refuse_other_index, refuse_out_dir
 from mempo.retrieval.tantivy_index import TantivyIndex, TantivySettings
 from mempo.settings import Settings
 from mempo.whole import remove_whole
@@ -41,7 +41,8 @@ class BuildSettings(Settings):
     keep_embeddings: bool = True
     """Whether the vectors stay in the cache, for other factories and for a corpus built again."""
     force: bool = False
-    """Build although the memory does not suffice, or although a ready-made file does not agree with the encoder."""
+    """Replace an index of another kind or corpus; build although the memory does not suffice, or although a ready-made
+    file does not agree with the encoder."""
 
 
 def build_index(
@@ -60,6 +61,8 @@ def build_index(
     Raises UserError, of which CorpusError and IndexFolderError are kinds.
     """
     refuse_out_dir(out_dir)
+    if not settings.force:
+        refuse_other_index(out_dir, settings.kind, None)
     with_vectors = settings.kind in ("dense", "hybrid")
     if with_vectors and settings.encoder is None:
         raise UserError(f"an index of kind {settings.kind!r} needs an encoder; name its folder, a hub name or minilm")
@@ -69,6 +72,8 @@ def build_index(
     report("read corpus", 0, 1)
     opened = _open(corpus, unpacked)
     report("read corpus", 1, 1)
+    if not settings.force:
+        refuse_other_index(out_dir, settings.kind, opened)
     built = _with_vectors(opened, out_dir, settings, cache, dense, report) if with_vectors else None
     if built is None:
         report("index words", 0, 1)

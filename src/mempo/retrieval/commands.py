@@ -74,7 +74,10 @@ def build(
     keep_embeddings: Annotated[
         bool | None, typer.Option(help="Leave the vectors in the cache when done. [default: keep]")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Build although memory is short or a file disagrees.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Replace another index; build although memory is short or a file disagrees."),
+    ] = False,
 ) -> None:
     """Build an index of a corpus; a build that was killed goes on where it stopped (docs/retrieval.md)."""
     given = {name: value for name, value in locals().items() if value is not None}
