@@ -182,7 +182,7 @@ def test_train_then_eval(cli: Cli, tmp_path: Path) -> None:
 
     assert_one_line(cli("train", "quickstart", f"output={tmp_path / 'run'}", *SHORT), "--resume")
     assert_one_line(cli("train", tmp_path / "run", "--resume"), "nothing is left to do")
-    assert_one_line(cli("train", tmp_path / "run", "rl.steps=2", "--resume"), "rl.steps: 1 → 2")
+    assert_one_line(cli("train", tmp_path / "run", "rl.optim.lr=1", "--resume"), "rl.optim.lr: ", " → 1")
 
 
 @pytest.mark.slow

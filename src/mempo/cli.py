@@ -37,6 +37,9 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Load what import paths name, print the resolved configuration, and stop.")
 ]
 Out = Annotated[Path, typer.Option("--out", help="The folder to write.", show_default=False)]
+Force = Annotated[
+    bool, typer.Option("--force", help="Replace what mempo made there; files of others are kept, as NAME.kept.")
+]
 
 
 def console() -> Console:
@@ -201,6 +204,7 @@ def score(
     out: Annotated[
         Path | None, typer.Option("--out", help="The folder for scores.json; default: that of the rollouts.")
     ] = None,
+    force: Force = False,
 ) -> None:
     """Score saved rollouts again, with other metrics and without the policy."""
     from mempo.evaluate.rescore import scorers_of
@@ -209,7 +213,7 @@ def score(
     if judge is None and judge_model is not None:
         raise UserError("--judge-model belongs to --judge, which is not given")
     settings = None if judge is None else judge_settings(judge, judge_model)
-    score_run(run, scorers_of(scores), list(overrides or ()), out, per_rollout, settings, console())
+    score_run(run, scorers_of(scores), list(overrides or ()), out, per_rollout, settings, console(), force)
 
 
 @app.command()
@@ -223,12 +227,13 @@ def compare(
     out: Annotated[
         Path | None, typer.Option("--out", help="Write the tables (all, or those of --format) and the figures here.")
     ] = None,
+    force: Force = False,
 ) -> None:
     """Set agents and runs side by side: a table, and with --out files and figures."""
     from mempo.evaluate.rescore import scorers_of
     from mempo.rescoring import compare_runs
 
-    compare_runs(runs, scorers_of(scores), _names(agents), _names(format), out, console())
+    compare_runs(runs, scorers_of(scores), _names(agents), _names(format), out, console(), force)
 
 
 def _names(text: str | None) -> list[str]:
@@ -260,6 +265,7 @@ def diagnose(
     out: Annotated[
         Path | None, typer.Option("--out", help="The folder to write; default: diagnosis in the run folder.")
     ] = None,
+    force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of the table.")] = False,
     true_advantage: Annotated[
         bool,
@@ -301,7 +307,7 @@ def diagnose(
     if steps != "all" and not (steps.isascii() and steps.isdigit() and int(steps) > 0):
         raise UserError(f"--steps {steps!r} is neither all nor a number from 1")
     count = None if steps == "all" else int(steps)
-    report = run_diagnosis(run, DiagnoseOptions(step, count, not no_model, notes, out, tuple(overrides or ())))
+    report = run_diagnosis(run, DiagnoseOptions(step, count, not no_model, notes, out, tuple(overrides or ()), force))
     if as_json:
         typer.echo(dump(report))
         return
@@ -439,6 +445,7 @@ def atlas(
     train_questions: Annotated[int, typer.Option("--train", min=0, help="Training questions.")] = 2000,
     test_questions: Annotated[int, typer.Option("--test", min=0, help="Test questions, of other entities.")] = 200,
     seed: Annotated[int, typer.Option(min=0)] = 0,
+    force: Force = False,
 ) -> None:
     """Write corpus.jsonl, train.jsonl and test.jsonl: real facts about countries, cities, elements and laureates."""
     from mempo.worlds.atlas import write
@@ -449,7 +456,7 @@ def atlas(
     except ValueError:
         raise UserError(f"--objectives {objectives!r} is no list of whole numbers; write 2 or 2,4,8") from None
     world = make_atlas(rendering=rendering, subset=subset)
-    counts = write(out, world, train=train_questions, test=test_questions, objectives=sizes, seed=seed)
+    counts = write(out, world, train=train_questions, test=test_questions, objectives=sizes, seed=seed, force=force)
     for name, lines in counts.items():
         typer.echo(f"{out / name}: {lines} lines")
 
@@ -467,6 +474,7 @@ def maze(
     train_questions: Annotated[int, typer.Option("--train", min=0, help="Training mazes.")] = 2000,
     test_questions: Annotated[int, typer.Option("--test", min=0, help="Test mazes, of other layouts.")] = 200,
     seed: Annotated[int, typer.Option(min=0)] = 0,
+    force: Force = False,
 ) -> None:
     """Write train.jsonl and test.jsonl: mazes with a word at the goal, to be seen one cell at a time."""
     from mempo.worlds.maze import write
@@ -475,7 +483,7 @@ def maze(
     shape = {"width": width, "height": height, "cells": cells, "loops": loops, "junctions": junctions}
     options = {**shape, "rendering": rendering, "probe": probe}
     world = make_maze(**options)
-    counts = write(out, world, train=train_questions, test=test_questions, seed=seed)
+    counts = write(out, world, train=train_questions, test=test_questions, seed=seed, force=force)
     for name, lines in counts.items():
         typer.echo(f"{out / name}: {lines} lines")
 

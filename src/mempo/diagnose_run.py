@@ -23,7 +23,9 @@ from mempo.errors import UserError
 from mempo.evaluation import final_model
 from mempo.interfaces import Environment
 from mempo.measures import counts
+from mempo.outputs import output_files, refuse_taken
 from mempo.protocol import ACTION_TAGS, TurnGrammar
+from mempo.read_files import exists
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
 from mempo.runs.rollouts import load_rollouts
@@ -34,6 +36,7 @@ from mempo.worlds.registry import make_world
 
 CURVE_QUESTIONS = 32
 """Curves of notes are drawn from so many questions of a step."""
+_MADE_BY = "mempo diagnose"
 _STEP = re.compile(r"step-(\d+)\.jsonl")
 _EVALUATIONS = ("evaluation-start", "evaluation-final")
 
@@ -43,7 +46,7 @@ class DiagnoseOptions:
     """`step`: `last`, the number of a saved RL step, or the name of an evaluation's rollouts (`evaluation-final`).
     `steps`: of how many saved steps, spread evenly, curves of notes are drawn; None: all. `use_model`: ask the policy
     about at most `notes` notes. `out` None: `diagnosis/` in the run. `overrides`: `key=value` over the run's own
-    configuration."""
+    configuration. `force`: replace what is there, see `mempo.outputs`."""
 
     step: str = "last"
     steps: int | None = 8
@@ -51,6 +54,7 @@ class DiagnoseOptions:
     notes: int = 256
     out: Path | None = None
     overrides: tuple[str, ...] = ()
+    force: bool = False
 
 
 def diagnose(run: Path, options: DiagnoseOptions | None = None) -> dict[str, Any]:
@@ -60,12 +64,15 @@ def diagnose(run: Path, options: DiagnoseOptions | None = None) -> dict[str, Any
         UserError: no run, no rollouts of the step, rollouts without notes, or files that cannot be read.
     """
     options = options or DiagnoseOptions()
-    if not (run / "config.yaml").is_file():
+    if not exists(run / "config.yaml"):
         raise UserError(f"{run} is no run folder (no config.yaml); give the output folder of mempo train")
+    out = options.out or run / "diagnosis"
+    refuse_taken(out, ("diagnosis.json", "diagnosis.md"), "diagnosis", _MADE_BY, options.force, _of_earlier_release)
     config = resolve(str(run), options.overrides).config
     name = _chosen(run, options.step)
     model = _model(run, config)
     codec = load_codec(str(model))
+    metrics = _metrics(run)
     reader = _Reader(run, config, codec, _grammar(config))
     batch, trajectories, remarks = reader.read(name)
     if not batch.rollouts:
@@ -76,7 +83,6 @@ def diagnose(run: Path, options: DiagnoseOptions | None = None) -> dict[str, Any
     if not batch.noted:
         why = "agent.notes is forbidden" if config.agent.notes == "forbidden" else "no turn after the first wrote one"
         raise UserError(f"the {len(batch.rollouts)} rollouts of {name} hold no notes to diagnose ({why})")
-    metrics = _metrics(run)
     if not config.rl.memory_signal:
         remarks.append("rl.memory_signal is false: notes were not scored and earned nothing in this run")
     control = None
@@ -100,11 +106,21 @@ def diagnose(run: Path, options: DiagnoseOptions | None = None) -> dict[str, Any
         memory_signal=config.rl.memory_signal,
     )
     report = build_report(material)
-    out = options.out or run / "diagnosis"
-    report["figures"] = save_figures(report, out)
-    write_whole(out / "diagnosis.md", page(report))
-    write_whole(out / "diagnosis.json", dump(report) + "\n")
+    with output_files(out, "diagnosis", _MADE_BY, options.force, _of_earlier_release) as folder:
+        report["figures"] = save_figures(report, folder)
+        write_whole(folder / "diagnosis.md", page(report))
+        write_whole(folder / "diagnosis.json", dump(report) + "\n")
     return report
+
+
+def _of_earlier_release(out: Path) -> list[str]:
+    """The files of a diagnosis that kept no record of them."""
+    try:
+        report = json.loads((out / "diagnosis.json").read_text("utf-8"))
+        figures = [figure[kind] for figure in report["figures"] for kind in ("png", "svg")]
+        return ["diagnosis.json", "diagnosis.md", *map(str, figures)] if "rollouts" in report else []
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return []
 
 
 def dump(report: dict[str, Any]) -> str:
@@ -133,7 +149,7 @@ class _Reader:
             lines = finite(lines)  # another writer may have put NaN there
             size = config.rl.rollouts_per_question if is_rl else config.evaluate.rollouts_per_question
             batch = batch_of(name, trajectories, lines, self.codec, size)
-        except (OSError, ValueError, AttributeError, KeyError, IndexError, TypeError) as error:
+        except (OSError, ValueError, AttributeError, LookupError, TypeError, OverflowError, RecursionError) as error:
             raise UserError(
                 f"the rollouts {file} and their .tokens file cannot be read ({type(error).__name__}: {error}); choose "
                 "another --step"
@@ -215,12 +231,7 @@ def _ask(
 
 
 def _metrics(run: Path) -> list[dict[str, Any]]:
-    try:
-        return finite(RunFolder(run).metrics())
-    except ValueError as error:
-        raise UserError(
-            f"{run / 'metrics.jsonl'} is damaged ({error}); move it away to go on without curves"
-        ) from error
+    return finite(RunFolder(run).metrics())
 
 
 def _older(run: Path, name: str, model: Path | str, metrics: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -32,6 +32,7 @@ from mempo.evaluate.summary import by_objectives, summarise
 from mempo.evaluate.table import report_table, scores_table
 from mempo.interfaces import Sampler, Scorer
 from mempo.question import Question
+from mempo.runs.append import refuse_lost_arrays
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
 from mempo.tokens import Codec
@@ -214,6 +215,7 @@ def _evaluate(
         for spec in specs:
             lines = folder.lines(spec.file_name)
             refuse_changed_questions(lines, questions, folder.rollouts(spec.file_name))
+            refuse_lost_arrays(folder.rollouts(spec.file_name))
             jobs = missing_jobs(lines, questions, settings, config.seed, retry_errors)
             missing += len(jobs)
             if lines:

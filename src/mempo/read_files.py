@@ -20,7 +20,8 @@ from mempo.errors import ConfigError, UserError
 T = TypeVar("T")
 RECORD: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 PUT_BACK = "put the right file back from a copy"
-_WRONG = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError)
+_WRONG: tuple[type[Exception], ...] = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+_WRONG += (OverflowError, EOFError)
 _SHOWN_CHARS = 200
 
 

@@ -22,10 +22,12 @@ from mempo.evaluate.rescore import measures_of
 from mempo.evaluate.saved import collector_at_rest, scored_lines
 from mempo.evaluate.store import EvalFolder
 from mempo.evaluation import measures_by_objectives, print_report, write_tables
-from mempo.read_files import DamagedFile
+from mempo.outputs import output_files, refuse_taken
+from mempo.read_files import DamagedFile, exists
 from mempo.runs.files import dump_line, write_whole
 from mempo.runs.folder import changed_keys
 
+_SCORED_BY = "mempo score"
 _IN_RUN = {"evaluation-start": "start", "evaluation-final": "after RL"}
 _ALIKE = ("agent", "data", "evaluate", "limits", "prompt", "reward", "search", "access", "seed")
 """Settings that two evaluations should share to be compared."""
@@ -49,7 +51,7 @@ def sources_of(path: Path) -> list[Source]:
     folder = EvalFolder(path)
     found = [Source(str(agent["name"]), folder.rollouts(name)) for name, agent in folder.agents().items()]
     found += [Source(label, path / "rollouts" / f"{name}.jsonl") for name, label in _IN_RUN.items()]
-    found = [source for source in found if source.file.is_file()]
+    found = [source for source in found if exists(source.file)]
     if not found:
         what = "holds no rollouts of an evaluation" if path.is_dir() else "does not exist"
         raise UserError(f"{path} {what}; name a folder of mempo eval, a training run, or a .jsonl file of rollouts")
@@ -58,7 +60,7 @@ def sources_of(path: Path) -> list[Source]:
 
 def config_of(path: Path, overrides: Sequence[str] = ()) -> Config:
     """The configuration that rollouts were made with; the default one beside a lone file."""
-    has_own = path.is_dir() and (path / "config.yaml").is_file()
+    has_own = path.is_dir() and exists(path / "config.yaml")
     return resolve(str(path) if has_own else None, overrides).config
 
 
@@ -79,8 +81,10 @@ def score_run(
     per_rollout: bool,
     judge: Any,
     console: Console,
+    force: bool = False,
 ) -> Report:
     """Score saved rollouts again, print the table, write `scores.json` (and a line a rollout where asked) into `out`.
+    What is there already is treated as `mempo.outputs` says.
 
     `judge`: settings of an LLM judge, or None; its verdicts are kept beside the rollouts.
 
@@ -89,12 +93,14 @@ def score_run(
     """
     config = config_of(path, overrides)
     sources = sources_of(path)
+    folder = out or (path if path.is_dir() else path.parent)
+    names = ["scores.json", *(f"scores/{source.file.stem}.jsonl" for source in sources if per_rollout)]
+    refuse_taken(folder, names, "scores", _SCORED_BY, force, _scores_of_earlier_release)
     if judge is not None:
         for source in sources:
             judge_file(source.file, _lines(source.file, (), config.reward), judge, console)
     more = measures_of(scorers)
-    folder = out or (path if path.is_dir() else path.parent)
-    entries, measures = [], {}
+    entries, measures, files = [], {}, {}
     for label, file in sources:
         lines = _lines(file, scorers, config.reward)
         entries.append(Entry(label, lines))
@@ -103,14 +109,28 @@ def score_run(
         if per_rollout:
             kept = ("question_id", "rollout", "answer", "gold", "is_error", *_SCORES, *extra)
             text = "".join(dump_line({name: line[name] for name in kept if name in line}) for line in lines)
-            write_whole(folder / "scores" / f"{file.stem}.jsonl", text)
+            files[f"scores/{file.stem}.jsonl"] = text
     report = compare(entries, more, config.seed)
     record = {"scorers": list(scorers), "reward": config.reward.model_dump(mode="json"), "measures": measures}
-    write_whole(folder / "scores.json", json.dumps(record, indent=1) + "\n")
+    files["scores.json"] = json.dumps(record, indent=1) + "\n"
+    with output_files(folder, "scores", _SCORED_BY, force, _scores_of_earlier_release) as made:
+        for name, text in files.items():
+            write_whole(made / name, text)
     title = f"k objectives, mean over n questions [95 % interval], scored with {', '.join(scorers)}"
     print_report(report, title, console, more, breakdowns(entries, more, config.seed))
     console.print(f"scores are in {folder / 'scores.json'}", highlight=False, markup=False, soft_wrap=True)
     return report
+
+
+def _scores_of_earlier_release(folder: Path) -> list[str]:
+    """The files of scores that kept no record of them."""
+    try:
+        record = json.loads((folder / "scores.json").read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return []
+    if not (isinstance(record, dict) and record.keys() == {"scorers", "reward", "measures"}):
+        return []
+    return ["scores.json", *(f"scores/{file.name}" for file in (folder / "scores").glob("*.jsonl"))]
 
 
 _SCORES = ("score", "em", "f1", "sub_em", "mean_em", "mean_f1", "objective_em", "objective_f1", "objective_sub_em")
@@ -130,6 +150,7 @@ def compare_runs(
     formats: Sequence[str],
     out: Path | None,
     console: Console,
+    force: bool = False,
 ) -> Report:
     """Set the agents of several folders side by side; every answer is scored again, with the settings of the first.
 
@@ -166,8 +187,9 @@ def compare_runs(
     for name in written:
         console.out(FORMATS[name][1](report), highlight=False)
     if out is not None:
-        files = write_tables(report, out, written or list(FORMATS), parts)
-        figures = save_figures(report, out)
+        with output_files(out, "comparison", "mempo compare", force) as folder:
+            files = write_tables(report, folder, written or list(FORMATS), parts)
+            figures = save_figures(report, folder)
         console.print(
             f"tables and figures are in {out}: {', '.join([*(file.name for file in files), *figures])}",
             highlight=False,

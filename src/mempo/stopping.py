@@ -24,6 +24,26 @@ class Stopped(KeyboardInterrupt):
         self.number = number
 
 
+_not_now: list[Callable[[], bool]] = []
+_waiting: list[int] = []
+
+
+@contextlib.contextmanager
+def not_while(half_done: Callable[[], bool]) -> Iterator[None]:
+    """Within the block a first signal that comes while `half_done()` is true waits for `stop_if_asked`."""
+    _not_now.append(half_done)
+    try:
+        yield
+    finally:
+        _not_now.remove(half_done)
+
+
+def stop_if_asked() -> None:
+    """Raises Stopped: a signal has waited for this moment."""
+    if _waiting:
+        raise Stopped(_waiting.pop())
+
+
 @contextlib.contextmanager
 def stoppable(standing: Callable[[], str]) -> Iterator[None]:
     """Within the block the first SIGINT or SIGTERM raises `Stopped` in the main thread, so that whoever is at work
@@ -39,7 +59,10 @@ def stoppable(standing: Callable[[], str]) -> Iterator[None]:
     def stop(number: int, _: FrameType | None) -> None:
         for other in SIGNALS:
             signal.signal(other, signal.SIG_DFL)
-        raise Stopped(number)
+        if any(half_done() for half_done in _not_now):
+            _waiting.append(number)
+        else:
+            raise Stopped(number)
 
     before = {number: signal.signal(number, stop) for number in SIGNALS}
     was_stopped = False
@@ -50,6 +73,7 @@ def stoppable(standing: Callable[[], str]) -> Iterator[None]:
         print(f"mempo: stopped by {stopped}; {standing()}", file=sys.stderr, flush=True)
         raise SystemExit(128 + stopped.number) from None
     finally:
+        _waiting.clear()
         if not was_stopped:  # else the process is ending, and another signal may still hurry it
             for number, handler in before.items():
                 signal.signal(number, handler)

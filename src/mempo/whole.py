@@ -48,6 +48,23 @@ def whole_folder(target: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def temporary_folder(target: Path) -> Iterator[Path]:
+    """Yields an empty folder beside `target`, which is gone when the block ends, and so are folders above it that were
+    made for it and are empty."""
+    _sweep(target)
+    temporary = _beside(target, "tmp")
+    made = [parent for parent in temporary.parents if not parent.exists()]
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        for parent in made:
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+
+
+@contextmanager
 def one_writer(target: Path) -> Iterator[None]:
     """Writers of neighbouring targets, in threads or processes, go one after another: their folder is locked."""
     parent = Path(os.path.realpath(target)).parent

@@ -159,9 +159,10 @@ def test_a_folder_that_exists_stays_as_it_is(tmp_path: Path) -> None:
     step_folder(tmp_path / "c", POLICY)
     out = tmp_path / "out"
     out.mkdir()
-    with pytest.raises(UserError, match="exists"):
+    (out / "notes.md").write_text("mine")
+    with pytest.raises(UserError, match=r"holds notes\.md, which this command did not make"):
         run(tmp_path / "c", out)
-    assert list(out.iterdir()) == []
+    assert [path.name for path in out.iterdir()] == ["notes.md"]
 
 
 def test_no_checkpoint_at_all(tmp_path: Path) -> None:
@@ -227,6 +228,9 @@ def test_eval_takes_the_converted_folder(tmp_path: Path, monkeypatch: pytest.Mon
 
     out = str(tmp_path / "out")
     assert call("cluster", "convert", str(tmp_path / "run" / "checkpoints"), out) == 0
+    (tmp_path / "out" / "notes.md").write_text("mine")
     assert call("cluster", "convert", str(tmp_path / "run" / "checkpoints"), out) == 2
+    assert call("cluster", "convert", str(tmp_path / "run" / "checkpoints"), out, "--force") == 0
+    assert (tmp_path / "out" / "notes.md").read_text() == "mine"
     assert call("eval", out, "--out", str(tmp_path / "evaluation")) == 0
     assert (tmp_path / "evaluation" / "evaluation.json").is_file()

@@ -172,7 +172,7 @@ def test_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         mempo.cli.main()
     assert stop.value.code == 0
     assert command_line(out) in capsys.readouterr().out
-    assert sorted(file.name for file in out.iterdir()) == [
+    assert sorted(file.name for file in out.glob("[!.]*")) == [
         "config.yaml",
         "demonstrations.jsonl",
         "train.parquet",

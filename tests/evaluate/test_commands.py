@@ -103,7 +103,7 @@ def test_a_local_model_as_several_agents_then_score_and_compare(
     assert code == 0, said
     assert r"\begin{tabular}" in said
     assert "objectives,agent,questions" in said
-    assert {file.suffix for file in Path("cmp").iterdir()} == {".tex", ".csv", ".png", ".svg"}
+    assert {file.suffix for file in Path("cmp").glob("[!.]*")} == {".tex", ".csv", ".png", ".svg"}
     assert "hold no noise of training" not in said
     code, said = cli("compare", "out", "out/rollouts/memory.jsonl", "--agents", "react")
     assert code == 0, said

@@ -162,7 +162,7 @@ def test_another_corpus_is_refused_with_the_numbers(tmp_path: Path, index: Bm25I
         ({"kind": "bm52"}, r"unknown kind 'bm52'; did you mean 'bm25'\?; known: 'bm25'"),
         ({"format": 2}, "format 2, this version reads format 1"),
         ({"documents": 9}, "holds 9 documents, its corpus .* 7"),
-        ({"documents": None}, "lacks documents"),
+        ({"documents": None}, "is damaged .documents: "),
         ({"parameters": {"tokeniser": "old"}}, "tokeniser 'old', this version has"),
     ],
 )
@@ -182,7 +182,7 @@ def test_not_an_index(tmp_path: Path, index: Bm25Index) -> None:
     with pytest.raises(IndexFolderError, match="incomplete or damaged"):
         open_index(tmp_path / "index")
     (tmp_path / "index" / "index.json").write_text("{")
-    with pytest.raises(IndexFolderError, match="cannot be read"):
+    with pytest.raises(IndexFolderError, match="is damaged"):
         open_index(tmp_path / "index")
 
 

@@ -329,7 +329,7 @@ def test_atlas_is_a_world() -> None:
 
 def test_write_makes_the_three_files(tmp_path: Path) -> None:
     counts = write(tmp_path / "new", AtlasWorld(subset=SMALL), train=7, test=3, objectives=2)
-    rows = {p.name: [json.loads(line) for line in p.open(encoding="utf-8")] for p in (tmp_path / "new").iterdir()}
+    rows = {p.name: [json.loads(line) for line in p.open(encoding="utf-8")] for p in (tmp_path / "new").glob("*.jsonl")}
     assert {name: len(lines) for name, lines in rows.items()} == counts
     assert counts == {"corpus.jsonl": len(documents("prose", SMALL)), "train.jsonl": 7, "test.jsonl": 3}
     corpus = {row["id"]: row for row in rows["corpus.jsonl"]}

@@ -22,6 +22,9 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE...", help="Settings that win over the file.", show_default=False),
 ]
+Force = Annotated[
+    bool, typer.Option("--force", help="Replace what mempo made there; files of others are kept, as NAME.kept.")
+]
 Address = Annotated[
     str | None,
     typer.Option("--address", help="A Ray cluster that runs already: auto, host:6379, ray://host:10001."),
@@ -87,7 +90,7 @@ def convert(
             help="global_step_N, its actor folder, or the folder of all steps (the last).", show_default=False
         ),
     ],
-    out: Annotated[Path, typer.Argument(help="The model folder to write; it must not exist.", show_default=False)],
+    out: Annotated[Path, typer.Argument(help="The model folder to write.", show_default=False)],
     config: Annotated[
         Path | None, typer.Option("--config", help="The configuration to keep beside it; default: that of the run.")
     ] = None,
@@ -95,27 +98,29 @@ def convert(
         bool,
         typer.Option("--own-run", help="The run was one of your own: load its shards, which are pickles."),
     ] = False,
+    force: Force = False,
 ) -> None:
     """Turn a checkpoint of verl into a model folder for mempo eval."""
     from mempo.cluster.convert import convert as run_conversion
 
-    run_conversion(checkpoint, out, config, own_run, console())
+    run_conversion(checkpoint, out, config, own_run, console(), force)
 
 
 @cluster_app.command("sft-data")
 def sft_data(
     source: Annotated[str, typer.Argument(help="A recipe, a YAML file, or a run folder.", show_default=False)],
-    out: Annotated[Path, typer.Option("--out", help="The folder to write; it must not exist.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", help="The folder to write.", show_default=False)],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE...", help="Settings that win over the file.", show_default=False),
     ] = None,
+    force: Force = False,
 ) -> None:
     """Write demonstrations of the scripted expert for verl's SFT trainer, with a configuration that starts it."""
     from mempo.cluster.sft_data import write_sft_data
     from mempo.config import resolve
 
-    write_sft_data(resolve(source, overrides or ()).config, out, console())
+    write_sft_data(resolve(source, overrides or ()).config, out, console(), force)
 
 
 @cluster_app.command("plan")

@@ -24,26 +24,26 @@ from mempo.cluster.verl_checkpoint import Checkpoint, check_shards, config_above
 from mempo.cluster.versions import require_versions
 from mempo.config import resolve
 from mempo.errors import ConfigError, UserError
-from mempo.whole import whole_folder
+from mempo.outputs import output_folder, refuse_others
 
 KEPT = ("*.json", "*.txt", "*.model", "*.jinja")
 """Files of configuration and tokenizer. Code and pickles are left behind."""
 _SHOWN_LINES = 3
 
 
-def convert(path: Path, out: Path, config: Path | None, own_run: bool, console: Console) -> Path:
+def convert(path: Path, out: Path, config: Path | None, own_run: bool, console: Console, force: bool = False) -> Path:
     """Write the policy of a verl checkpoint to `out`, whole or not at all, with the run's configuration where there is
     one and `source.json`, which says where it came from.
 
     Raises:
-        UserError: `out` exists; no checkpoint, or one that is not whole; only shards, and `own_run` is not said or verl
-            is not installed.
+        UserError: `out` holds something else (see `mempo.outputs`); no checkpoint, or one that is not whole; only
+            shards, and `own_run` is not said or verl is not installed.
     """
-    if out.exists():
-        raise UserError(f"{out} exists; name a folder that does not")
     checkpoint = find_checkpoint(path)
+    made_by = f"mempo cluster convert {checkpoint.folder.resolve()}"
+    refuse_others(out, "model", made_by, force)
     config = _config_of(checkpoint, config, console)
-    with tempfile.TemporaryDirectory() as work, whole_folder(out) as target:
+    with tempfile.TemporaryDirectory() as work, output_folder(out, "model", made_by, force) as target:
         if checkpoint.has_safetensors:
             source, adapter, how = checkpoint.huggingface, None, "safetensors"
             description = checkpoint.folder / "lora_train_meta.json"

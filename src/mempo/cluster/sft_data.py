@@ -8,6 +8,7 @@ config.yaml             ours, which a policy converted from the trainer's checkp
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 from collections.abc import Sequence
@@ -25,26 +26,27 @@ from mempo.config import Config
 from mempo.demos import Demo
 from mempo.engine.model import load_codec
 from mempo.errors import UserError
+from mempo.outputs import output_folder, refuse_others
 from mempo.protocol import closing, opening
 from mempo.tokens import Codec
 from mempo.train.batch import take
 from mempo.trajectory import Row, Turn
-from mempo.whole import whole_folder
 
 ROWS, CHAT, SETTINGS = "train.parquet", "demonstrations.jsonl", "verl-sft.yaml"
 SAVED = ["model", "optimizer", "extra", "hf_model"]
 """hf_model: safetensors, so that a checkpoint is converted without unpickling."""
 
 
-def write_sft_data(config: Config, out: Path, console: Console) -> Path:
+def write_sft_data(config: Config, out: Path, console: Console, force: bool = False) -> Path:
     """Let the expert play the training questions and write all files into `out`, whole or not at all.
 
     Raises:
-        UserError: `out` exists, no model is named whose tokenizer the rows could use, settings that verl's SFT trainer
-            has no like of, fewer rows than a batch.
+        UserError: `out` holds something else (see `mempo.outputs`), no model is named whose tokenizer the rows could
+            use, settings that verl's SFT trainer has no like of, fewer rows than a batch.
     """
-    if out.exists():
-        raise UserError(f"{out} exists; name a folder that does not")
+    mark = hashlib.sha256(config.model_dump_json().encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    made_by = f"mempo cluster sft-data with settings {mark}"
+    refuse_others(out, "sft-data", made_by, force)
     if not config.model.path:
         raise UserError("rows are ids of a tokenizer, and no model is named; set model.path (and toy=null)")
     _check_optimizer(config)
@@ -59,7 +61,7 @@ def write_sft_data(config: Config, out: Path, console: Console) -> Path:
             f"{len(rows)} rows are fewer than a batch of sft.batch_rows {config.sft.batch_rows}; raise sft.demos "
             f"({config.sft.demos}), or set sft.batch_rows={len(rows)}"
         )
-    with whole_folder(out) as folder:
+    with output_folder(out, "sft-data", made_by, force) as folder:
         write_rows(folder / ROWS, rows, codec.tokenizer)
         _write_lines(folder / CHAT, [conversation(demo, config.prompt.system, codec) for demo in found.demos])
         settings = verl_settings(config, out.resolve(), rows)

@@ -81,7 +81,8 @@ def resolve(source: str | None, overrides: Sequence[str] = ()) -> Resolved:
     try:
         config = Config.model_validate(without_retired(merged, origins))
     except ValidationError as error:
-        raise ConfigError(explain(error, Config, layers)) from error
+        text = explain(error, Config, layers)
+        raise ConfigError(text if source is None or "[" in text else f"{source}: {text}") from error
     check(config)
     every = dict.fromkeys((key for key, _ in leaves(config.model_dump(mode="json"))), "default")
     preset = config.memory.preset
@@ -120,10 +121,30 @@ def _read_source(source: str) -> list[Layer]:
         return _read_file(path, ())
     file = path / "config.yaml"
     if os.path.isdir(path) and os.path.lexists(file):
-        # The run is where it is found, whatever it was called when it began.
-        return [(f"run {path}", {**read_yaml(file), "output": str(path)})]
+        return [(f"run {path}", _of_run(path, file))]
     names = recipe_names()
     raise ConfigError(f"no recipe or file {shortened(source)}{nearest(source, names)}; recipes: {', '.join(names)}")
+
+
+def _of_run(path: Path, file: Path) -> dict[str, Any]:
+    """What a run was begun with; a run is where it is found, whatever it was called then.
+
+    Raises:
+        ConfigError: the file is damaged, or its end is missing: with fewer settings it would be another run.
+    """
+    remedy = "put the right file back from a copy"
+    try:
+        text = file.read_text("utf-8")
+        found = load_yaml(text, "it")
+    except (OSError, UnicodeDecodeError, ConfigError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{file} is damaged ({reason}); {remedy}") from error
+    if not found:
+        raise ConfigError(f"{file} is damaged (it holds no settings); {remedy}")
+    is_run = any((path / name).exists() for name in ("data.json", "metrics.jsonl", "checkpoints"))
+    if is_run and (not text.endswith("\n") or ("output" in found and "evaluate" not in found)):
+        raise ConfigError(f"{file} is damaged (its end is missing); {remedy}")
+    return {**found, "output": str(path)} if is_run else found
 
 
 def recipe_layer(name: str) -> Layer:

@@ -37,7 +37,7 @@ from mempo.question import Question
 from mempo.read_files import PUT_BACK, RECORD, exists, read_json, read_yaml
 from mempo.runs.append import Key
 from mempo.runs.files import write_whole
-from mempo.runs.folder import Completed, changed_keys, without
+from mempo.runs.folder import Completed, changed_keys, shortened, without
 from mempo.whole import lone_process
 
 _OWN = ("agents.json", "identity.json", "rollouts", "evaluation.json", "tables", "server.json", "metrics.jsonl")
@@ -129,7 +129,7 @@ class EvalFolder:
         if changed:
             raise UserError(
                 f"{self.path} holds an evaluation that was made otherwise; choose another --out, or put back: "
-                + "; ".join(changed)
+                + shortened(changed)
             )
 
     def begin(

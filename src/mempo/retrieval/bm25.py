@@ -11,6 +11,7 @@ from pathlib import Path
 import bm25s
 import numpy as np
 
+from mempo.read_files import DamagedFile, reading
 from mempo.retrieval import words
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.errors import CorpusError, IndexFolderError
@@ -91,9 +92,11 @@ class Bm25Index(RankedIndex):
         corpus = Corpus.load(folder) if corpus is None else corpus
         side.refuse_unless(folder, corpus=corpus)
         try:
-            scorer = bm25s.BM25.load(folder / _FOLDER, mmap=True, show_progress=False)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise IndexFolderError(f"index {folder} is incomplete or damaged ({error}); build it again") from error
+            with reading(folder / _FOLDER, "build the index again with --force"):
+                scorer = bm25s.BM25.load(folder / _FOLDER, mmap=True, show_progress=False)
+                _check(scorer, side)
+        except DamagedFile as error:
+            raise IndexFolderError(f"index {folder} is incomplete or damaged: {error}") from error
         indexed = scorer.scores["num_docs"]
         if indexed != side.documents:
             raise IndexFolderError(
@@ -119,6 +122,15 @@ class Bm25Index(RankedIndex):
             found = found[scores[found] >= least]
         best = found[np.argsort(-scores[found], kind="stable")][:top_k]
         return [(int(position), float(scores[position])) for position in best]
+
+
+def _check(scorer: bm25s.BM25, side: Sidecar) -> None:
+    """Raises ValueError: the vocabulary is not that of the index."""
+    vocabulary, columns = scorer.vocab_dict, len(scorer.scores["indptr"]) - 1
+    if not isinstance(vocabulary, dict) or len(vocabulary) != side.parameters.get("vocabulary", len(vocabulary)):
+        raise ValueError("its vocabulary is another one")
+    if not all(type(column) is int and 0 <= column < columns for column in vocabulary.values()):
+        raise ValueError("its vocabulary names words that have no column")
 
 
 def _words(document: Document, settings: Bm25Settings) -> list[str]:

@@ -13,7 +13,7 @@ from mempo.retrieval.corpus_files import SIDECAR_NAME
 from mempo.retrieval.corpus_tables import is_unpacked
 from mempo.retrieval.encoder_folder import encoder_folder, resolved_encoder
 from mempo.retrieval.ranked import RankedIndex
-from mempo.retrieval.sidecar import refuse_out_dir
+from mempo.retrieval.sidecar import refuse_other_index, refuse_out_dir
 from mempo.retrieval.tantivy_index import TantivyIndex, TantivySettings
 from mempo.whole import remove_whole
 
@@ -31,11 +31,14 @@ def build_index(
 
     What can be refused is refused before the corpus is read. A compressed corpus is unpacked beside `out_dir`; a build
     that was killed leaves it there, and the next one goes on with it. `report` is told a stage and how far it is.
-    `force`: build although the memory does not suffice, or although a ready-made file does not agree with the encoder.
+    `force`: replace an index of another kind or corpus; build although the memory does not suffice, or although a
+    ready-made file does not agree with the encoder.
 
     Raises UserError, of which CorpusError and IndexFolderError are kinds.
     """
     refuse_out_dir(out_dir)
+    if not force:
+        refuse_other_index(out_dir, settings.kind, None)
     with_vectors = settings.kind in ("dense", "hybrid")
     if with_vectors and settings.encoder is not None:
         resolved_encoder(settings.encoder, encoder_folder(settings.encoder.path))
@@ -43,6 +46,8 @@ def build_index(
     report("read corpus", 0, 1)
     opened = _open(corpus, unpacked)
     report("read corpus", 1, 1)
+    if not force:
+        refuse_other_index(out_dir, settings.kind, opened)
     built = _with_vectors(opened, out_dir, settings, report, force) if with_vectors else None
     if built is None:
         report("index words", 0, 1)

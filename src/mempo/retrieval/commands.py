@@ -37,7 +37,10 @@ def build(
             show_default=False,
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Build although memory is short or a file disagrees.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Replace another index; build although memory is short or a file disagrees."),
+    ] = False,
 ) -> None:
     """Build an index of a corpus; a build that was killed goes on where it stopped (docs/retrieval.md)."""
     from mempo.config.overrides import settings_from

@@ -6,10 +6,13 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import ConfigDict, Field, TypeAdapter, with_config
+from typing_extensions import TypedDict
 
+from mempo.read_files import RECORD, DamagedFile, exists, read_json
 from mempo.retrieval.errors import CorpusError
 from mempo.retrieval.scan import Lookups, sha256_of
 from mempo.whole import whole_file
@@ -17,8 +20,21 @@ from mempo.whole import whole_file
 SIDECAR_NAME = "corpus.json"
 FORMAT = 1
 _ARRAYS = ("offsets", "ids", "urls")
-_NUMBERS, _STRINGS = ("documents", "bytes", "mtime_ns"), ("sha256", "text", "text_absolute")
-_KINDS = dict.fromkeys(_NUMBERS, int) | dict.fromkeys(_STRINGS, str) | {"source": list}
+_REMEDY = "build the folder again"
+
+
+@with_config(ConfigDict(extra="allow"))
+class _Side(TypedDict):
+    documents: Annotated[int, Field(ge=0)]
+    bytes: int
+    mtime_ns: int
+    sha256: str
+    text: str
+    text_absolute: str
+    source: list[Any]
+
+
+_SIDE: TypeAdapter[Any] = TypeAdapter(_Side)
 
 
 def write_lookups(folder: Path, text: Path, lookups: Lookups, source: list[Any] | None = None) -> None:
@@ -60,7 +76,7 @@ def read_lookups(folder: Path, text: Path | None) -> tuple[Path, Lookups]:
         path = folder / f"corpus.{name}.npy"
         try:
             arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError) as error:
             raise CorpusError(f"{path} cannot be used ({error}); build the corpus folder again") from None
     lookups = Lookups(**arrays, sha256=side["sha256"], size=side["bytes"], mtime_ns=mtime_ns)
     numbers = (lookups.offsets.shape, lookups.ids.shape, lookups.urls.shape[0], int(lookups.offsets[-1]))
@@ -91,19 +107,15 @@ def stamp(path: Path) -> list[Any]:
 
 def _read_sidecar(folder: Path) -> dict[str, Any]:
     path = folder / SIDECAR_NAME
+    if not exists(path):
+        raise CorpusError(f"{folder} is not a corpus folder: it has no {SIDECAR_NAME}")
     try:
-        side = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CorpusError(f"{folder} is not a corpus folder: it has no {SIDECAR_NAME}") from None
-    except (OSError, ValueError) as error:
-        raise CorpusError(f"{path} cannot be read ({error}); build the corpus folder again") from None
-    form = side.get("format") if isinstance(side, dict) else None
-    if form != FORMAT:
-        raise CorpusError(f"{path} has format {form!r}, this version reads format {FORMAT}; build the folder again")
-    wrong = [key for key, kind in _KINDS.items() if not isinstance(side.get(key), kind)]
-    if wrong:
-        raise CorpusError(f"{path} lacks {', '.join(wrong)}; build the corpus folder again")
-    return side
+        form = read_json(path, RECORD, _REMEDY).get("format")
+        if form != FORMAT:
+            raise CorpusError(f"{path} has format {form!r}, this version reads format {FORMAT}; build the folder again")
+        return read_json(path, _SIDE, _REMEDY)
+    except DamagedFile as error:
+        raise CorpusError(str(error)) from error
 
 
 def _find_text(folder: Path, side: dict[str, Any]) -> Path:

@@ -7,14 +7,32 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
+
+from mempo.outputs import output_folder, refuse_others
+from mempo.read_files import RECORD, DamagedFile, exists, read_json
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.errors import IndexFolderError
-from mempo.whole import whole_folder
 
 NAME = "index.json"
+_NAMES = (NAME, "corpus.json", "corpus.jsonl", "corpus.offsets.npy", "corpus.ids.npy", "corpus.urls.npy")
+_NAMES += ("bm25", "tantivy", "lexical", "dense", "vectors.faiss")
+"""What lies in an index folder, whatever its kind."""
 FORMAT = 1
+_REMEDY = "build the index again with --force"
+
+
+class _Record(TypedDict):
+    kind: str
+    documents: Annotated[int, Field(ge=0)]
+    corpus_sha256: str
+    parameters: dict[str, Any]
+
+
+_RECORD = TypeAdapter(_Record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,35 +76,61 @@ def write_sidecar(folder: Path, side: Sidecar) -> None:
 def read_sidecar(folder: Path) -> Sidecar:
     """Raises IndexFolderError: no folder, no index in it, a damaged index.json, one of another format."""
     path = folder / NAME
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
+    if not exists(path):
         what = "has no index.json" if folder.is_dir() else "is not a folder" if folder.exists() else "does not exist"
-        raise IndexFolderError(f"{folder} is not an index: it {what}; build one from a corpus first") from None
-    except (OSError, ValueError) as error:
-        raise IndexFolderError(f"{path} cannot be read ({error}); build the index again") from None
-    form = record.get("format") if isinstance(record, dict) else None
-    if form != FORMAT:
-        raise IndexFolderError(f"{path} has format {form!r}, this version reads format {FORMAT}; build the index again")
-    kinds = {"kind": str, "documents": int, "corpus_sha256": str, "parameters": dict}
-    wrong = [key for key, kind in kinds.items() if not isinstance(record.get(key), kind)]
-    if wrong:
-        raise IndexFolderError(f"{path} lacks {', '.join(wrong)}; build the index again")
-    return Sidecar(**{key: record[key] for key in kinds})
+        raise IndexFolderError(f"{folder} is not an index: it {what}; build one from a corpus first")
+    try:
+        form = read_json(path, RECORD, _REMEDY).get("format")
+        if form != FORMAT:
+            raise IndexFolderError(
+                f"{path} has format {form!r}, this version reads format {FORMAT}; build the index again"
+            )
+        record = read_json(path, _RECORD, _REMEDY)
+    except DamagedFile as error:
+        raise IndexFolderError(str(error)) from error
+    return Sidecar(record["kind"], record["documents"], record["corpus_sha256"], record["parameters"])
 
 
 @contextmanager
 def new_index_folder(out_dir: Path, corpus: Corpus) -> Iterator[Path]:
-    """Yields the folder to write an index into, the corpus's look-ups already there; see whole_folder.
+    """Yields the folder to write an index into, the corpus's look-ups already there; files of others in `out_dir` stay
+    there (see `mempo.outputs`).
 
     Raises IndexFolderError as `refuse_out_dir` does.
     """
     refuse_out_dir(out_dir)
     # Replacing an index must not take away the text that lies in it.
     inside = out_dir.resolve() in corpus.text_path.resolve().parents
-    with whole_folder(out_dir) as folder:
+    with output_folder(out_dir, "index", "mempo index build", legacy=_of_earlier_release, alone=False) as folder:
         corpus.save(folder, with_text=inside)
         yield folder
+
+
+def refuse_other_index(out_dir: Path, kind: str, corpus: Corpus | None) -> None:
+    """What a command refuses, unless it is forced: to replace an index of another kind or of another corpus (which may
+    not be known yet), or one that is damaged; and a folder with files of others.
+
+    Raises UserError.
+    """
+    refuse_others(out_dir, "index", None, legacy=_of_earlier_release)
+    if not exists(out_dir / NAME):
+        return
+    side, instead = read_sidecar(out_dir), "name another folder, or --force replaces it"
+    if side.kind != kind:
+        raise IndexFolderError(f"{out_dir} holds an index of kind {side.kind}, not {kind}; {instead}")
+    if corpus is not None and side.corpus_sha256 != corpus.sha256:
+        raise IndexFolderError(
+            f"{out_dir} holds an index of another corpus ({side.documents} documents, sha256 "
+            f"{side.corpus_sha256[:12]}), not of {corpus.text_path} ({len(corpus)}, {corpus.sha256[:12]}); {instead}"
+        )
+
+
+def _of_earlier_release(out_dir: Path) -> list[str]:
+    """The files of an index that kept no record of them."""
+    if not (out_dir / NAME).is_file():
+        return []
+    files = (path.relative_to(out_dir) for path in out_dir.rglob("*") if not path.is_dir())
+    return [path.as_posix() for path in files if path.parts[0] in _NAMES]
 
 
 def refuse_out_dir(out_dir: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NotRequired
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from mempo.read_files import DamagedFile, parse_line, reading, refuse_foreign_end
+from mempo.read_files import DamagedFile, exists, parse_line, reading, refuse_foreign_end
 from mempo.runs.files import dump_line
 from mempo.runs.rollouts import Sidecar, rollout_line, tokens_path
 from mempo.trajectory import Trajectory
@@ -80,29 +80,46 @@ def mend(path: Path) -> int:
     """Cut off what a kill left half-written at the end of a rollout file; how many whole lines had to go with it.
 
     Raises:
-        DamagedFile: the arrays of all lines are gone, which no kill does; nothing is cut then.
+        DamagedFile: as `refuse_lost_arrays`; nothing is cut then.
     """
+    refuse_lost_arrays(path)
+    end, dropped = _whole_part(path)
     tokens = tokens_path(path)
     size = tokens.stat().st_size if tokens.exists() else 0
     if size % _ITEM_BYTES:
         os.truncate(tokens, size - size % _ITEM_BYTES)
+    if path.exists() and end < path.stat().st_size:
+        os.truncate(path, end)
+    return dropped
+
+
+def refuse_lost_arrays(path: Path) -> None:
+    """Raises DamagedFile: the sidecar holds the arrays of no line at all, which no kill does."""
+    tokens, remedy = tokens_path(path), "put it back from a copy, or move both away and they are played again"
+    with reading(tokens, remedy):
+        size = tokens.stat().st_size if exists(tokens) else 0
+        if exists(tokens) and not tokens.is_file():
+            raise ValueError("it is no file")
+    end, dropped = _whole_part(path)
+    if not end and (dropped > 1 or (dropped and not size)):
+        what = "cut" if size else "empty" if tokens.exists() else "gone"
+        raise DamagedFile(f"{tokens} is {what}, so the {dropped} rollouts in {path} cannot be used; {remedy}")
+
+
+def _whole_part(path: Path) -> tuple[int, int]:
+    """Bytes of a rollout file up to the last line whose arrays are there, and how many whole lines follow it."""
     if not path.exists():
-        return 0
+        return 0, 0
+    tokens = tokens_path(path)
+    items = tokens.stat().st_size // _ITEM_BYTES if tokens.exists() else 0
     content = path.read_bytes()
     end, dropped = content.rfind(b"\n") + 1, 0
     while end:
         start = content.rfind(b"\n", 0, end - 1) + 1
-        if _fits(content[start:end], size // _ITEM_BYTES):
+        if _fits(content[start:end], items):
             break
         end, dropped = start, dropped + 1
-    if dropped and not size:
-        raise DamagedFile(
-            f"{tokens} is {'empty' if tokens.exists() else 'gone'}, so the {dropped} rollouts in {path} cannot be "
-            "used; put it back from a copy, or move both away and they are played again"
-        )
-    if end < len(content):
-        os.truncate(path, end)
-    return dropped
+    return end, dropped
 
 
 def _fits(line: bytes, items: int) -> bool:

@@ -32,6 +32,7 @@ from mempo.runs.files import append_line, dump_line, read_lines, write_whole
 from mempo.whole import lone_process, remove_whole, whole_folder
 
 Completed = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+_SHOWN, _SHOWN_CHARS = 12, 90
 _CHECKPOINT = re.compile(r"(sft|rl)-(\d+)")
 _OF_A_FAILED_START = (
     *("metrics.jsonl", "evaluation-start.json", "start", "probe-check.json"),
@@ -39,7 +40,7 @@ _OF_A_FAILED_START = (
 )
 """What a start can leave that ended before its first step."""
 _OWN = ("data.json", "metrics.jsonl", "rollouts", "checkpoints", "start", "final", "probe-check.json")
-_OWN += ("evaluation-start.json", "evaluation-final.json")
+_OWN += ("evaluation-start.json", "evaluation-final.json", "verl.yaml", "data/train.parquet", "data/test.parquet")
 """Names in the folder that are the run's."""
 
 
@@ -107,7 +108,7 @@ class RunFolder:
         free = ("output", *may_change)
         changed = changed_keys(without(completed(old) if completed else old, free), without(config, free))
         if changed:
-            raise UserError("--resume with another configuration; changed: " + "; ".join(changed))
+            raise UserError(f"--resume with another configuration; changed: {shortened(changed)}")
         return True
 
     def config(self) -> dict[str, Any]:
@@ -173,7 +174,9 @@ class RunFolder:
                     remove_whole(path)
                 else:
                     path.unlink(missing_ok=True)
-        if not goes_on or may_change:
+        old = self.config() if goes_on else {}
+        before = without(completed(old) if completed else old, ("output",))
+        if not goes_on or changed_keys(before, without(config, ("output",))):
             write_whole(self.path / "config.yaml", dump_yaml(config))
 
     def refuse_other_data(self, fingerprints: Mapping[str, str], resume: bool, may_change: Sequence[str] = ()) -> None:
@@ -241,6 +244,13 @@ class RunFolder:
             if match and path.is_dir():
                 found.append(Checkpoint(match.group(1), int(match.group(2)), path))
         return sorted(found, key=lambda c: (("sft", "rl").index(c.stage), c.step))
+
+
+def shortened(changed: Sequence[str]) -> str:
+    """A list of changes that fits on a screen."""
+    shown = [line if len(line) <= _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]}…" for line in changed[:_SHOWN]]
+    more = len(changed) - _SHOWN
+    return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
 
 
 def without(data: Any, keys: Sequence[str]) -> Any:

@@ -25,6 +25,7 @@ from mempo.engine.optimizer import AnyOptimizer, load_optimizer, save_optimizer
 from mempo.errors import UserError
 from mempo.read_files import DamagedFile, read_json, reason
 from mempo.runs.folder import Checkpoint, RunFolder
+from mempo.stopping import not_while, stop_if_asked
 
 
 def save_state(
@@ -123,7 +124,8 @@ class Rescue:
 
     Only whole steps: an update that fails before it has changed a weight (out of memory in a backward pass) leaves
     those of the step before it, which are saved; once weights have changed there is no whole step to save.
-    `version()` tells one set of weights from another (`Policy.version`).
+    `version()` tells one set of weights from another (`Policy.version`). A signal that comes while they are changing
+    waits until the step is whole.
     """
 
     def __init__(
@@ -140,13 +142,18 @@ class Rescue:
         if due:
             self._save(step)
             self._saved = step
+        stop_if_asked()
 
     def __enter__(self) -> Rescue:
+        # Between the first changed weight and the end of the step a signal would cost every step since the checkpoint.
+        self._undivided = not_while(lambda: self._version() != self._weights)
+        self._undivided.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._undivided.__exit__(None, None, None)
         failed = isinstance(error, Exception | KeyboardInterrupt) and not isinstance(error, CannotSave)
         if failed and self._whole > self._saved and self._version() == self._weights:
             self._save(self._whole)

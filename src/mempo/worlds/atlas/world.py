@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mempo.outputs import output_files
 from mempo.question import Question
 from mempo.retrieval.corpus import Document
 from mempo.worlds.atlas.documents import Rendering, check_rendering, documents
@@ -17,6 +18,7 @@ from mempo.worlds.atlas.questions import questions
 from mempo.worlds.atlas.schema import ATTRIBUTES
 from mempo.worlds.atlas.split import TEST_FRACTION, Split
 from mempo.worlds.atlas.subset import EVERYTHING, Subset, atlas
+from mempo.worlds.made_by import made_by_world
 
 
 @dataclass(frozen=True)
@@ -73,15 +75,18 @@ def write(
     test: int = 200,
     objectives: int | Sequence[int] = 1,
     seed: int = 0,
+    force: bool = False,
 ) -> Mapping[str, int]:
-    """Write `corpus.jsonl`, `train.jsonl` and `test.jsonl`; returns the number of lines of each.
+    """Write `corpus.jsonl`, `train.jsonl` and `test.jsonl`; returns the number of lines of each. What is there already
+    is treated as `mempo.outputs` says.
 
     Corpus rows are `{"id", "contents": "\\"Title\\"\\nbody", "url"}`, question rows
     `{"id", "question", "answer", "meta"}`; the answer is a list of aliases, or a list of such lists for several
     objectives.
 
     Raises:
-        AtlasError: when so many questions cannot be made; nothing is written then.
+        AtlasError: when so many questions cannot be made; UserError: files that may not be written over. Nothing is
+            written then.
     """
     world = world or AtlasWorld()
     splits: tuple[tuple[Split, int], ...] = (("train", train), ("test", test))
@@ -93,10 +98,10 @@ def write(
         rows[f"{split}.jsonl"] = [
             {"id": q.id, "question": q.text, "answer": q.gold, "meta": dict(q.meta)} for q in made
         ]
-    folder = Path(out_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, lines in rows.items():
-        _write_jsonl(folder / name, lines)
+    made_by = made_by_world("atlas", world, train, test, objectives, seed)
+    with output_files(Path(out_dir), "world", made_by, force, replaces=True) as folder:
+        for name, lines in rows.items():
+            _write_jsonl(folder / name, lines)
     return {name: len(lines) for name, lines in rows.items()}
 
 

@@ -12,7 +12,9 @@ from typing import Any, Literal
 from mempo.config.train import ExpertSettings
 from mempo.errors import UserError
 from mempo.interfaces import DocumentLike, Tool
+from mempo.outputs import output_files
 from mempo.question import Question
+from mempo.worlds.made_by import made_by_world
 from mempo.worlds.maze.explorer import MazeExpert
 from mempo.worlds.maze.layout import DIRECTIONS, Layout, grow, split_of
 from mempo.worlds.maze.maze import Maze, furnish, maze_of
@@ -146,13 +148,19 @@ def _maze(question: Question) -> Maze:
 
 
 def write(
-    out_dir: Path | str, world: MazeWorld, *, train: int = 2000, test: int = 200, seed: int = 0
+    out_dir: Path | str,
+    world: MazeWorld,
+    *,
+    train: int = 2000,
+    test: int = 200,
+    seed: int = 0,
+    force: bool = False,
 ) -> dict[str, int]:
     """Write `train.jsonl` and `test.jsonl`, rows `{"id", "question", "answer", "probe", "meta"}`; returns the number of
-    lines of each.
+    lines of each. What is there already is treated as `mempo.outputs` says.
 
     Raises:
-        MazeError: as `MazeWorld.questions`; nothing is written then.
+        MazeError: as `MazeWorld.questions`; UserError: files that may not be written over. Nothing is written then.
     """
     rows: dict[str, list[dict[str, Any]]] = {}
     for split, count in (("train", train), ("test", test)):
@@ -160,9 +168,9 @@ def write(
         rows[f"{split}.jsonl"] = [
             {"id": q.id, "question": q.text, "answer": q.gold, "probe": q.probe, "meta": dict(q.meta)} for q in made
         ]
-    folder = Path(out_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, lines in rows.items():
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        (folder / name).write_text(text, encoding="utf-8", newline="\n")
+    made_by = made_by_world("maze", world, train, test, 1, seed)
+    with output_files(Path(out_dir), "world", made_by, force, replaces=True) as folder:
+        for name, lines in rows.items():
+            text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+            (folder / name).write_text(text, encoding="utf-8", newline="\n")
     return {name: len(lines) for name, lines in rows.items()}
