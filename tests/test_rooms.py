@@ -43,7 +43,8 @@ FLOORS: list[list[str]] = [
     ["tools", "engine"],
     ["agent"],
     ["demos", "gold_plans", "evaluate", "train", "diagnose", "cluster_settings"],
-    ["view", "config", "build", "expert_rollouts", "cold_start", "evaluation", "rescoring", "pipeline", "diagnose_run", "cluster", "cli"],
+    ["view", "config", "build", "expert_rollouts"],
+    ["cold_start", "evaluation", "rescoring", "pipeline", "diagnose_run", "cluster", "cli"],
 ]
 PLACE = {room: (floor, n) for floor, rooms in enumerate(FLOORS) for n, room in enumerate(rooms)}
 

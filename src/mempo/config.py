@@ -228,7 +228,9 @@ def check(config: Config) -> None:
     if config.toy is not None and config.model.lora is not None:
         raise ConfigError("a toy policy learns from scratch, which takes all of its weights; set model.lora=null")
     if config.toy is not None and data.world is None and not data.train:
-        raise ConfigError("toy makes a policy for a world or for files; set data.world or data.train, or use model.path")
+        raise ConfigError(
+            "toy makes a policy for a world or for files; set data.world or data.train, or use model.path"
+        )
     if data.world is not None:
         # An environment plays the questions of a file too; whether an own world is one shows when it is made.
         idle = [name for name in ("train", "test", "corpus") if getattr(data, name)]

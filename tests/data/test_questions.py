@@ -79,9 +79,7 @@ def test_json_array(tmp_path: Path, opening: str) -> None:
     two_wiki = {**HOTPOT, "_id": "b", "evidences": [["a", "b", "c"]]}
     path.write_text(opening + json.dumps([HOTPOT, two_wiki], indent=1), encoding="utf-8")
     first, second = load_questions(path)
-    assert first == Question(
-        "5a8b", "Q?", "Paris", meta={"type": "bridge", "level": "hard", "documents": [["T"]]}
-    )
+    assert first == Question("5a8b", "Q?", "Paris", meta={"type": "bridge", "level": "hard", "documents": [["T"]]})
     assert second.id == "b"
 
 
@@ -285,9 +283,7 @@ def test_nested_hotpotqa(tmp_path: Path) -> None:
         "supporting_facts": {"title": ["T"], "sent_id": [0]},
         "context": {"title": ["T"], "sentences": [["S."]]},
     }
-    expected = Question(
-        "5a8b", "Q?", "Paris", meta={"type": "bridge", "level": "hard", "documents": [["T"]]}
-    )
+    expected = Question("5a8b", "Q?", "Paris", meta={"type": "bridge", "level": "hard", "documents": [["T"]]})
     assert load_questions(parquet(tmp_path / "h.parquet", row)) == [expected]
     assert load_questions(write(tmp_path / "h.jsonl", row)) == [expected]
 

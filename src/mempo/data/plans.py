@@ -19,7 +19,7 @@ def plan_meta(row: Mapping[str, Any], question: Question) -> dict[str, Any]:
     """The plan in a row, for the question's `meta`; empty where the row has none.
 
     `steps` is a list of `{"search": query, "find": evidence}`, or one such list per objective; another tag may take the
-    place of `search`. `documents` are ids (or titles) of documents, or objects with an id, in the order of reading them.
+    place of `search`. `documents` are ids (or titles) of documents, or objects with an id, in the order of reading.
 
     Raises:
         ValueError: a plan of another shape, with the reason.
