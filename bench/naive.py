@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
+from mempo.config.train import LossSettings
 from mempo.engine.model import Policy
 from mempo.engine.update import TrainRow
 from mempo.interfaces import ScoreRequest
-from mempo.loss import LossSettings, policy_loss, token_weights
+from mempo.loss import policy_loss, token_weights
 
 Ids = Sequence[int]
 

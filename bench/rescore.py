@@ -20,10 +20,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from timing import alternate, ratio, spread
 
+from mempo.config.rewards import OutcomeSettings
 from mempo.evaluate.compare import Entry, compare
 from mempo.evaluate.rescore import measures_of, scorers_of
 from mempo.evaluate.saved import collector_at_rest, scored_lines
-from mempo.rewards.outcome import OutcomeSettings
 from mempo.runs.files import dump_line
 from mempo.runs.rollouts import tokens_path
 from mempo.text import normalize

@@ -23,14 +23,14 @@ from rich.console import Console
 from rich.table import Table
 
 import mempo  # noqa: F401 - sets the OpenMP choices before torch loads
+from mempo.config.retrieval import DenseSettings, EncoderSettings
 from mempo.question import Question
 from mempo.retrieval import faiss_index
 from mempo.retrieval.bm25 import Bm25Index
 from mempo.retrieval.corpus import Corpus
-from mempo.retrieval.dense_build import DenseSettings, build_dense, prepare
+from mempo.retrieval.dense_build import build_dense, prepare
 from mempo.retrieval.embeddings import default_cache, embed_corpus
 from mempo.retrieval.encoder import TransformersEncoder
-from mempo.retrieval.encoder_settings import EncoderSettings
 from mempo.retrieval.hybrid import HybridIndex, HybridSettings
 from mempo.retrieval.memory_need import LOOKUP_BYTES, size
 from mempo.retrieval.ranked import RankedIndex

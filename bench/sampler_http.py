@@ -32,20 +32,21 @@ from timing import spread
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from mempo.agent import Agent, Job, LimitSettings
+from mempo.agent import Agent, Job
+from mempo.config.evaluate import EvalSettings
+from mempo.config.rewards import MemorySettings, OutcomeSettings
+from mempo.config.rollout import LimitSettings, PromptSettings
+from mempo.config.server import ServerSettings
 from mempo.context import make_context
 from mempo.evaluate.loops import run_loop
 from mempo.evaluate.openai_capabilities import Capabilities
 from mempo.evaluate.openai_client import OpenAIClient
 from mempo.evaluate.openai_sampler import OpenAISampler
-from mempo.evaluate.openai_settings import ServerSettings
-from mempo.evaluate.runner import EvalSettings, EvalSetup, facts_of, play
+from mempo.evaluate.runner import EvalSetup, facts_of, play
 from mempo.interfaces import ToolResult
 from mempo.protocol import TurnGrammar
 from mempo.question import Question
-from mempo.render import PromptSettings, Renderer
-from mempo.rewards.memory import MemorySettings
-from mempo.rewards.outcome import OutcomeSettings
+from mempo.render import Renderer
 from mempo.runs.append import RolloutAppender
 from mempo.tokens import Codec
 from mempo.trajectory import StopReason, Trajectory

@@ -17,12 +17,13 @@ import torch
 from shapes import texts
 
 import mempo.engine.sampler as engine
-from mempo.agent import Agent, Job, LimitSettings, noise_seed
+from mempo.agent import Agent, Job, noise_seed
+from mempo.config.rollout import LimitSettings, PromptSettings
 from mempo.context import make_context
 from mempo.interfaces import SamplingParams, ToolResult
 from mempo.protocol import TurnGrammar
 from mempo.question import Question
-from mempo.render import PromptSettings, Renderer
+from mempo.render import Renderer
 from mempo.tokens import Codec
 
 

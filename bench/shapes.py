@@ -11,7 +11,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from mempo.engine.model import ModelSettings, Policy, load_policy, wrap_policy
+from mempo.config.engine import ModelSettings
+from mempo.engine.model import Policy, load_policy, wrap_policy
 from mempo.interfaces import ScoreRequest
 from mempo.protocol import TurnGrammar, parse_turn
 from mempo.tokens import Codec

@@ -30,11 +30,11 @@ from shapes import describe, model
 from timing import alternate, clock, ratio, spread
 from trl_side import TrlProcess
 
-from mempo.agent import Agent, run_rollouts
-from mempo.credit import CreditSettings
+from mempo.agent import Agent, Job, run_rollouts
+from mempo.config.rewards import MemorySettings, OutcomeSettings
+from mempo.config.train import CreditSettings, OptimSettings, RlSettings
 from mempo.engine.batcher import BatchingSampler
 from mempo.engine.model import Policy
-from mempo.engine.optimizer import OptimSettings
 from mempo.engine.sampler import generate_batch
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.shared_prefix import SharedForward
@@ -42,12 +42,11 @@ from mempo.engine.token_batch import fed_tokens
 from mempo.engine.update import TrainRow, Updater
 from mempo.interfaces import ScoreRequest
 from mempo.question import Question
-from mempo.rewards.memory import MemorySettings
-from mempo.rewards.outcome import OutcomeSettings
-from mempo.train.credit import Credit
-from mempo.train.judge import judge_rollouts
-from mempo.train.rl import RlSettings, RlSetup, rollout_jobs, update_policy
-from mempo.trajectory import Trajectory, rows_of
+from mempo.train.advantages import batch_advantages
+from mempo.train.batch import training_rows
+from mempo.train.rl import RlSetup, rollout_jobs, update_policy
+from mempo.train.score_batch import score_batch
+from mempo.trajectory import Trajectory
 
 LR = 1e-6
 BACKWARD = 3
@@ -73,17 +72,9 @@ class Step:
 
     trajectories: list[Trajectory]
     requests: list[ScoreRequest]
-    credit: Credit
+    rows: list[TrainRow]
     seconds: dict[str, float]
     tokens: dict[str, int]
-
-    def rows(self) -> list[TrainRow]:
-        rows = []
-        for i, trajectory in enumerate(self.trajectories):
-            old = {turn.index: turn.logprobs for turn in trajectory.turns}
-            made = rows_of(trajectory, i)
-            rows += [TrainRow(row, row.spread(self.credit.tokens[i]), row.spread(old)) for row in made]
-        return rows
 
 
 class Ours:
@@ -111,9 +102,13 @@ class Ours:
             0,
             custom_score=every_other if one_turn else None,
         )
-        self.codec, self.script = play.codec, play.script(rollout_jobs(self._setup, self._settings, 0)[0])
+        self.codec, self.script = play.codec, play.script(self._jobs()[0])
         self.questions, self.rollouts = questions, rollouts
         self.last: Step | None = None
+
+    def _jobs(self) -> tuple[list[Job], list[Question]]:
+        setup, settings = self._setup, self._settings
+        return rollout_jobs(setup.questions, setup.seed, 0, settings.questions_per_step, settings.rollouts_per_question)
 
     @property
     def agent(self) -> Agent:
@@ -122,21 +117,22 @@ class Ours:
     def step(self) -> Step:
         setup, settings, times = self._setup, self._settings, [clock(self._device)]
         forwarded, self.recorder.requests = [self._forward.work.tokens], []
-        jobs, questions = rollout_jobs(setup, settings, 0)
+        jobs, questions = self._jobs()
         with said(self.script):
             trajectories = asyncio.run(run_rollouts(setup.agent, setup.sampler, jobs))
         times.append(clock(self._device))
         forwarded.append(self._forward.work.tokens)
-        judge = setup.judge(settings.memory_signal)
-        credit = judge_rollouts(judge, questions, trajectories, settings.rollouts_per_question, setup.scorer).credit
+        scored = score_batch(setup.scoring(settings.memory_signal), questions, trajectories, setup.scorer)
+        batch = scored.counted(settings.rollouts_per_question)
+        rows = training_rows(batch, batch_advantages(batch, setup.credit, setup.memory))
         times.append(clock(self._device))
         forwarded.append(self._forward.work.tokens)
-        update = update_policy(setup.updater, trajectories, credit, settings, LR)
+        update = update_policy(setup.updater, rows, settings, LR)
         times.append(clock(self._device))
         seconds = {name: b - a for name, a, b in zip(PARTS, times, times[1:], strict=False)}
         tokens = {name: b - a for name, a, b in zip(PARTS, forwarded, forwarded[1:], strict=False)}
-        self.last = Step(trajectories, self.recorder.requests, credit, seconds, tokens)
-        fed = sum(fed_tokens(row.row) for row in self.last.rows())
+        self.last = Step(trajectories, self.recorder.requests, rows, seconds, tokens)
+        fed = sum(fed_tokens(row.row) for row in rows)
         spared, padding = (update[f"update/{name}"] or 0.0 for name in ("prefix_share", "padding_share"))
         tokens["update"] = round(fed * (1 - spared) / (1 - padding))
         return self.last
@@ -165,7 +161,7 @@ class Plain:
             prompts, words = [turn.prompt_ids for turn in turns], [turn.generated_ids for turn in turns]
             self.tokens["rollouts"] += naive.generate(policy, prompts, words, stop)[1]
         times.append(clock(device))
-        rows = made.rows()
+        rows = made.rows
         old = naive.old_logprobs(policy, rows, self._batch_rows)
         per_rollout = max(len(made.requests) // len(made.trajectories), 1)
         for first in range(0, len(made.requests), per_rollout):
@@ -226,7 +222,7 @@ def measure(policy: Policy, shape: TurnShape, context: str, questions: int, roll
         )
         for part in PARTS
     }
-    trained = sum(row.row.generated_tokens for row in mine.last.rows())
+    trained = sum(row.row.generated_tokens for row in mine.last.rows)
     return Found(ratio(seconds["plain"], seconds["ours"]), medians, mine.last.tokens, plain.tokens, trained)
 
 

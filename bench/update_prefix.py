@@ -21,8 +21,8 @@ from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import mempo.engine.update
+from mempo.config.train import OptimSettings
 from mempo.engine.model import Policy, wrap_policy
-from mempo.engine.optimizer import OptimSettings
 from mempo.engine.training_cache import shares_exactly
 from mempo.engine.update import TrainRow, Updater
 from mempo.tokens import Codec

@@ -1,4 +1,5 @@
-"""Own credit: `credit=examples.own_credit:leave_one_out`. Each rollout against the mean of the others (RLOO)."""
+"""Own advantages by question: `credit=examples.own_credit:leave_one_out`. Each rollout against the mean of the others
+(RLOO)."""
 
 from __future__ import annotations
 
@@ -6,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 
 def leave_one_out(
-    scores: Sequence[float | None], notes: Sequence[Mapping[int, float | None]]
+    scores: Sequence[float], notes: Sequence[Mapping[int, float | None]]
 ) -> tuple[list[float], list[dict[int, float]]]:
-    """Called once per question. `scores` `[rollouts]`, `notes` `[rollouts]{turn: reward}`; None means not known.
+    """Called once per question. `scores` `[rollouts]`, `notes` `[rollouts]{turn: reward}`; None: no signal.
 
     Returns the outcome advantages `[rollouts]`, written on every generated token, and the memory advantages
     `[rollouts]{turn: advantage}`, added on the tokens of the note of that turn.
@@ -22,8 +23,6 @@ def leave_one_out(
     return outcome, memory
 
 
-def against_others(value: float | None, values: Sequence[float | None]) -> float:
+def against_others(value: float, values: Sequence[float | None]) -> float:
     known = [v for v in values if v is not None]
-    if value is None or len(known) < 2:
-        return 0.0
-    return value - (sum(known) - value) / (len(known) - 1)
+    return 0.0 if len(known) < 2 else value - (sum(known) - value) / (len(known) - 1)

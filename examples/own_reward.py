@@ -10,7 +10,7 @@ PRICE = 0.05
 
 
 def score(question: Question, trajectory: Trajectory) -> float | None:
-    """A finite number, or None for "cannot be scored": such a rollout enters no mean and gets no credit."""
+    """A finite number, or None for "cannot be scored": such a rollout does not count."""
     if not question.objectives:
         return None
     # `answer` is None when the rollout ended without one; nothing is right then.

@@ -22,7 +22,8 @@ def reference() -> str:
 
 
 def _sections(command: Any, name: str, parent: Any) -> Iterator[str]:
-    context = command.context_class(command, info_name=name, parent=parent, terminal_width=100, max_content_width=100)
+    settings = {**command.context_settings, "terminal_width": 100, "max_content_width": 100}
+    context = command.context_class(command, info_name=name, parent=parent, **settings)
     text = "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
     yield f"\n## `{context.command_path}`\n\n```text\n{text.strip()}\n```\n"
     for sub in getattr(command, "commands", {}).values():

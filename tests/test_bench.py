@@ -88,7 +88,7 @@ def test_the_plain_step_makes_the_update_of_ours() -> None:
     assert [len(t.turns) for t in made.trajectories] == [3] * 4
     assert [t.answer is not None for t in made.trajectories] == [True] * 4
     assert len(made.requests) == 4 * 2 * 2  # notes of two turns, with and without
-    rows = made.rows()
+    rows = made.rows
     for part, old in zip(naive.micro_batches(rows, 5), naive.old_logprobs(other, rows, 5), strict=True):
         for row, found in zip(part, old, strict=True):
             (segment,) = row.row.segments

@@ -15,7 +15,8 @@ from mempo.engine.sampler import generate_batch
 from mempo.errors import ConfigError, UserError
 from mempo.imports import call_own
 from mempo.interfaces import SamplingParams
-from mempo.train.rl import refuse_all_errors
+from mempo.rewards.outcome import OutcomeScore
+from mempo.train.score_batch import refuse_nothing_counted
 from mempo.trajectory import StopReason, Trajectory
 from tests.tiny import chat_codec, make_codec, tiny_llama
 
@@ -59,4 +60,4 @@ def test_damaged_weights_are_said_at_the_first_token() -> None:
 def test_a_step_without_room_for_a_turn_is_said() -> None:
     empty = Trajectory("q", 0, (1, 2, 3), (), StopReason.CONTEXT_OVERFLOW)
     with pytest.raises(UserError, match="the question alone has 3 tokens"):
-        refuse_all_errors([empty, empty])
+        refuse_nothing_counted([empty, empty], [OutcomeScore(0.0, None, False, {})] * 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import shutil
 import subprocess
@@ -76,9 +77,40 @@ def write_lines(path: Path, *rows: dict[str, Any] | str) -> Path:
 def test_help_names_every_command(cli: Cli) -> None:
     said = cli("--help")
     assert said.code == 0
-    commands = ("train", "sft", "eval", "score", "compare", "diagnose", "config", "search", "serve", "index", "world")
+    commands = ("train", "sft", "eval", "score", "compare", "diagnose", "study", "config", "search", "serve", "index")
     for command in commands:
         assert f"\n  {command} " in said.out
+
+
+def test_the_version_and_short_help(cli: Cli) -> None:
+    assert cli("--version").out == f"mempo {mempo.__version__}\n"
+    assert cli("-h").out == cli("--help").out
+    assert cli("index", "build", "-h").out == cli("index", "build", "--help").out
+
+
+def test_python_m_mempo_is_mempo() -> None:
+    done = subprocess.run([sys.executable, "-m", "mempo", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"mempo {mempo.__version__}\n"
+
+
+def test_a_shell_can_complete_commands() -> None:
+    asked = {"_MEMPO_COMPLETE": "complete_bash", "COMP_WORDS": "mempo dia", "COMP_CWORD": "1"}
+    code = "import sys; sys.argv = ['mempo']; from mempo.cli import main; main()"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env={**os.environ, **asked}, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["diagnose"]
+
+
+def test_a_setting_is_explained(cli: Cli) -> None:
+    said = cli("config", "quickstart", "--explain", "rl.steps")
+    assert (said.code, said.err) == (0, "")
+    assert "here: 50  (recipe quickstart)" in said.out
+    assert "default: 0" in cli("config", "--explain", "rl.steps").out
+    assert_one_line(cli("config", "--explain", "rl.stps"), "did you mean 'rl.steps'?")
+
+
+def test_a_dry_run_loads_what_import_paths_name(cli: Cli) -> None:
+    assert_one_line(cli("train", "quickstart", "--dry-run", "reward=nowhere_at_all:score"), "cannot be imported")
 
 
 def test_a_dry_run_prints_the_configuration_and_does_nothing(cli: Cli, tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from mempo.config import Resolved, completed, dump_with_origins, recipe_names, resolve
+from mempo.config.yaml_text import load_yaml
 from mempo.errors import ConfigError, UserError
 from mempo.runs.folder import RunFolder
-from mempo.yaml_numbers import load_yaml
 
 
 def write(path: Path, text: str) -> str:
@@ -199,6 +199,7 @@ def test_a_configuration_of_an_earlier_release_is_completed_with_defaults(tmp_pa
     del older["access"]  # settings and whole sections that it did not have
     run = RunFolder(tmp_path / "run")
     run.begin(older, resume=False)
+    run.log("sft", 1, {"loss": 1.0})
     with pytest.raises(UserError, match=r"limits\.max_tool_s: \(absent\) → 600"):
         run.check(plain, resume=True)
     run.check(plain, resume=True, completed=completed)

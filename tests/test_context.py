@@ -9,7 +9,8 @@ import pytest
 from tokenizers import Tokenizer, normalizers
 
 from mempo.agent import read_turn
-from mempo.context import is_known_context, make_context
+from mempo.config.rollout import is_known_context
+from mempo.context import make_context
 from mempo.errors import ConfigError
 from mempo.interfaces import Context, Generation, ToolResult
 from mempo.render import TRUNCATED_MARK

@@ -17,12 +17,12 @@ from examples.own_tool import MoonTool
 from examples.own_world import LETTERS, GreekWorld
 
 from mempo.agent import Job
-from mempo.build import custom_credit, custom_score, load_data, make_agent, make_tools
+from mempo.build import advantage_function, custom_score, load_data, make_agent, make_tools
 from mempo.config import Config, resolve
+from mempo.config.train import ExpertSettings
 from mempo.demos import plan_of, play
 from mempo.diagnose_run import _grammar as grammar_of_run
 from mempo.engine.model import load_codec, save_policy
-from mempo.expert import ExpertSettings
 from mempo.gold_plans import planned
 from mempo.imports import load_object
 from mempo.interfaces import Context, Environment, Tool, ToolErrorKind, World
@@ -32,8 +32,9 @@ from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.index import Bm25Index
 from mempo.runs.files import read_lines
 from mempo.runs.rollouts import load_rollouts
+from mempo.train.own_advantages import OwnAdvantages
 from tests.tiny import make_codec, tiny_llama
-from tests.train.fakes import CODEC, played, questions
+from tests.train.fakes import CODEC, advantage_batch, played, questions
 from tests.train.small import metrics, quiet, run
 
 ROOT = Path(__file__).parents[1]
@@ -75,12 +76,27 @@ def test_the_reward_takes_a_price_for_every_search() -> None:
     assert custom_score(configured("own_reward")) is score
 
 
-def test_the_credit_compares_with_the_others() -> None:
-    outcome, memory = leave_one_out([1.0, 0.0, None, 0.0], [{1: 0.5}, {1: 0.25, 2: 0.0}, {}, {1: None}])
-    assert outcome == [1.0, -0.5, 0.0, -0.5]
-    assert memory == [{1: 0.375}, {1: 0.0, 2: -0.375}, {}, {}]
-    assert leave_one_out([1.0, None], [{}, {}])[0] == [0.0, 0.0]
-    assert custom_credit(configured("own_credit")) is leave_one_out
+def test_the_advantages_compare_with_the_others() -> None:
+    outcome, memory = leave_one_out([1.0, 0.0, 0.0], [{1: 0.5}, {1: 0.25, 2: 0.0}, {1: None}])
+    assert outcome == [1.0, -0.5, -0.5]
+    assert memory == [{1: 0.375}, {1: 0.0, 2: -0.375}, {}]
+    assert leave_one_out([1.0], [{}])[0] == [0.0]
+    made = advantage_function(configured("own_credit"))
+    assert isinstance(made, OwnAdvantages)
+    assert (made.function, made.per_question) == (leave_one_out, True)
+
+
+def test_the_advantages_of_a_step_are_of_one_scale_and_notes_earn_by_silence() -> None:
+    """Two groups, one of them silent: notes earn half of what they would."""
+    rollouts = [played(questions(2)[i // 2], 2, i) for i in range(4)]
+    batch = advantage_batch(rollouts, [1.0, 0.0, 0.0, 0.0], [{1: 0.5}, {1: 0.1}, {1: 0.4}, {1: None}], 2)
+    made = advantage_function(configured("own_advantages"))
+    assert isinstance(made, OwnAdvantages)
+    assert not made.per_question
+    outcome, memory = made(batch)
+    spread = (0.5 / 4) ** 0.5  # of 0.5, -0.5, 0, 0
+    assert outcome == pytest.approx([0.5 / spread, -0.5 / spread, 0.0, 0.0], rel=1e-5)
+    assert memory == [{1: pytest.approx(0.1)}, {1: pytest.approx(-0.1)}, {1: 0.0}, {}]
 
 
 def test_the_tool_answers_and_never_raises() -> None:

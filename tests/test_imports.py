@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from mempo.config.base import is_import_path
 from mempo.errors import ConfigError
-from mempo.imports import is_import_path, load_object
+from mempo.imports import load_object
 
 MODULE = """
 CONSTANT = 3

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mempo.loss import Aggregate, KLKind, LossSettings, clipped_surrogate, kl_estimate, policy_loss, token_weights
+from mempo.config.train import Aggregate, KLKind, LossSettings
+from mempo.loss import clipped_surrogate, kl_estimate, policy_loss, token_weights
 
 PLAIN = LossSettings()
 

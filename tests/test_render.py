@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
+from mempo.config.rollout import PromptSettings
 from mempo.errors import UserError
 from mempo.interfaces import ToolResult
-from mempo.render import TRUNCATED_MARK, PromptSettings, Renderer
+from mempo.render import TRUNCATED_MARK, Renderer
 from mempo.tokens import Codec
 from tests.tiny import chat_codec, make_codec
 
@@ -176,6 +178,19 @@ def test_a_reply_that_closed_itself_is_not_closed_again() -> None:
     assert by_itself.ids == by_stop_string.ids[1:]
     unchanged = plain()
     assert unchanged.observation(result, after_eos=True) == unchanged.observation(result)
+
+
+@pytest.mark.parametrize("own", ["<|im_end|>", "<|im_start|>"])
+def test_any_end_of_sequence_of_the_family_closes_a_reply(own: str) -> None:
+    """A base model's own end may be another token than the one its chat template writes, and both count."""
+    plain_codec = chat_codec("chatml")
+    fast = PreTrainedTokenizerFast(tokenizer_object=plain_codec.tokenizer.backend_tokenizer, eos_token=own)
+    fast.chat_template = plain_codec.tokenizer.chat_template
+    ends = [plain_codec.encode_trusted(token)[0] for token in ("<|im_end|>", "<|im_start|>")]
+    renderer, result = Renderer(Codec(fast, ends)), ToolResult(notice="no")
+    opened = renderer.observation(result).ids
+    assert opened[0] == plain_codec.eos_id
+    assert renderer.observation(result, after_eos=True).ids == opened[1:]
 
 
 def test_a_template_that_drops_old_thoughts_is_declared_with_both_texts() -> None:

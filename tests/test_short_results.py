@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from mempo.config import resolve
+from mempo.config.rollout import PromptSettings
 from mempo.errors import ConfigError
 from mempo.interfaces import ToolResult
-from mempo.render import PromptSettings, Renderer
+from mempo.render import Renderer
 from mempo.runs.rollouts import load_rollouts, save_rollouts
 from mempo.trajectory import Trajectory, rows_of
 from tests.test_agent import CODEC, play

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 import pytest
 from pydantic import ValidationError
 
+from mempo.config.tools import AccessSettings, RetrySettings, SearchSettings
 from mempo.interfaces import Tool, ToolErrorKind, ToolResult
 from mempo.retrieval.types import Document, Hit
-from mempo.tools.access import AccessSettings, AccessTool
-from mempo.tools.retrying import BadCall, RetrySettings
-from mempo.tools.search import SearchSettings, SearchTool
+from mempo.tools.access import AccessTool
+from mempo.tools.retrying import BadCall
+from mempo.tools.search import SearchTool
 
 NO_WAIT = RetrySettings(backoff_s=0)
 PARIS = Document("1", "Paris", "The capital of France.", "http://x/paris")

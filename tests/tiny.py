@@ -28,12 +28,13 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from mempo.agent import Agent, LimitSettings
+from mempo.agent import Agent
+from mempo.config.rollout import LimitSettings, PromptSettings
 from mempo.context import make_context
 from mempo.engine.model import Policy, wrap_policy
 from mempo.interfaces import Generation, SamplingParams, Tool
 from mempo.protocol import TurnGrammar
-from mempo.render import PromptSettings, Renderer
+from mempo.render import Renderer
 from mempo.tokens import Codec
 from mempo.trajectory import GenerationStop
 

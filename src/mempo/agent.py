@@ -13,8 +13,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from pydantic import Field
-
+from mempo.config.rollout import DecodingSettings, LimitSettings
 from mempo.errors import UserError
 from mempo.interfaces import (
     CohortSampler,
@@ -31,35 +30,10 @@ from mempo.interfaces import (
 from mempo.protocol import Element, ParsedTurn, ParseOutcome, TurnGrammar, closing, opening, parse_turn
 from mempo.question import Question
 from mempo.render import Renderer
-from mempo.settings import Settings
 from mempo.tokens import Codec, Decoded
 from mempo.trajectory import GenerationStop, StopReason, Trajectory, Turn
 
 T = TypeVar("T")
-
-
-class LimitSettings(Settings):
-    """Limits of a rollout, in tokens and turns."""
-
-    max_turns: int = Field(default=8, ge=1)
-    max_turn_tokens: int = Field(default=512, ge=1)
-    """Generated tokens of one turn."""
-    max_rollout_tokens: int | None = Field(default=None, ge=1)
-    """Generated tokens of all turns together."""
-    max_context_tokens: int = Field(default=4096, ge=2)
-    """Prompt and generation of one step; never more than the model's window."""
-    min_turn_tokens: int = Field(default=16, ge=1)
-    """Room kept free for the reply when a context is cut inside its passages."""
-    max_obs_tokens: int = Field(default=1024, ge=1)
-    """One tool result, wrapper included."""
-    max_note_tokens: int | None = Field(default=None, ge=1)
-    """A longer note is refused: it counts as truncated and the note before it stays in force."""
-    max_malformed_turns: int | None = Field(default=None, ge=1)
-    """So many turns in a row without a valid action end a rollout; None: never."""
-    max_tool_s: float = Field(default=600.0, gt=0)
-    """Seconds of one tool call, retries included; a tool that takes longer counts as failed."""
-    max_tool_errors: int = Field(default=2, ge=1)
-    """So many failed tool calls end a rollout; one already keeps it out of every statistic."""
 
 
 @dataclass(frozen=True)
@@ -79,21 +53,24 @@ class Agent:
 
 
 @dataclass(frozen=True)
+class Beginning:
+    """How a rollout begins that goes on from another: its first turns, and of the turn after them the prompt and the
+    first own tokens (forced ones included), such as a note. What is written here is nothing the policy does now: the
+    turn's `forced_ids`."""
+
+    turns: tuple[Turn, ...]
+    prompt_ids: tuple[int, ...]
+    own_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Job:
     """One rollout to make. `key` seeds its noise: run seed, step, and what else tells rollouts apart."""
 
     question: Question
     rollout: int
     key: tuple[int | str, ...]
-
-
-@dataclass(frozen=True)
-class DecodingSettings:
-    """How turns are sampled; limits come from the agent."""
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
+    beginning: Beginning | None = None
 
 
 def noise_seed(*key: int | str) -> int:
@@ -142,7 +119,8 @@ async def at_once(parts: Iterable[Coroutine[Any, Any, T]], in_turn: bool) -> lis
 async def rollout(agent: Agent, sampler: Sampler, job: Job, decoding: DecodingSettings) -> Trajectory:
     """Play one question to its end."""
     question_ids = agent.renderer.question(job.question.text)
-    turns: list[Turn] = []
+    beginning = job.beginning
+    turns: list[Turn] = [] if beginning is None else list(beginning.turns)
 
     def done(stop: StopReason, answer: str | None = None, error: str | None = None) -> Trajectory:
         return Trajectory(job.question.id, job.rollout, question_ids, tuple(turns), stop, answer, error)
@@ -154,25 +132,33 @@ async def rollout(agent: Agent, sampler: Sampler, job: Job, decoding: DecodingSe
         raise
     except Exception as error:  # an environment that does not start is infrastructure, as a tool is
         return done(StopReason.TOOL_ERROR, error=f"the environment did not start ({_told(error)})")
+    if agent.environment is not None:  # its tools have a state, which is what the first turns made of it
+        for turn in turns:
+            await answer_action(agent, tools, turn.parsed)
     while True:
         # PENDING: what does the policy see, and how much may it write?
         index = len(turns)
         if index == limits.max_turns:
             return done(StopReason.TURN_LIMIT)
         forced = agent.renderer.forced(index)
-        window = limits.max_context_tokens - len(forced)
-        context = agent.context.build(question_ids, turns, window - limits.min_turn_tokens)
-        room = window - len(context.ids)
+        written = 0  # tokens that another rollout sampled, and this one has no longer to spend
+        if beginning is not None and index == len(beginning.turns):
+            written = len(beginning.own_ids) - len(forced)
+            prompt_ids, forced = beginning.prompt_ids, beginning.own_ids
+        else:
+            limit = limits.max_context_tokens - len(forced) - limits.min_turn_tokens
+            prompt_ids = agent.context.build(question_ids, turns, limit).ids
+        room = limits.max_context_tokens - len(forced) - len(prompt_ids)
         if room <= 0:
             return done(StopReason.CONTEXT_OVERFLOW)
-        spent = sum(len(turn.generated_ids) for turn in turns)
+        spent = written + sum(len(turn.generated_ids) for turn in turns)
         left = None if limits.max_rollout_tokens is None else limits.max_rollout_tokens - spent
         if left is not None and left <= 0:
             return done(StopReason.TOKEN_LIMIT)
 
         # GENERATING
         sampling = SamplingParams(
-            max_new_tokens=min(limits.max_turn_tokens, room, room if left is None else left),
+            max_new_tokens=min(limits.max_turn_tokens - written, room, room if left is None else left),
             temperature=decoding.temperature,
             top_p=decoding.top_p,
             top_k=decoding.top_k,
@@ -180,16 +166,16 @@ async def rollout(agent: Agent, sampler: Sampler, job: Job, decoding: DecodingSe
             seed=noise_seed(*job.key, job.question.id, job.rollout, index),
         )
         try:
-            generation = await sampler.generate(context.ids + forced, sampling)
+            generation = await sampler.generate(prompt_ids + forced, sampling)
         except SamplerError as error:
             return done(StopReason.SAMPLER_ERROR, error=str(error))
-        turn = read_turn(agent, index, context.ids, forced, generation, decoding.temperature or 1.0)
+        turn = read_turn(agent, index, prompt_ids, forced, generation, decoding.temperature or 1.0)
         turns.append(turn)
 
         # DONE, or TOOL?
         if turn.parsed.is_answer and turn.parsed.action is not None:
             return done(StopReason.ANSWERED, turn.parsed.action.text)
-        if generation.stop is GenerationStop.LENGTH and sampling.max_new_tokens < limits.max_turn_tokens:
+        if generation.stop is GenerationStop.LENGTH and sampling.max_new_tokens < limits.max_turn_tokens - written:
             return done(StopReason.TOKEN_LIMIT if sampling.max_new_tokens == left else StopReason.CONTEXT_OVERFLOW)
         if limits.max_malformed_turns and malformed_tail(turns) >= limits.max_malformed_turns:
             return done(StopReason.MALFORMED)
@@ -197,7 +183,7 @@ async def rollout(agent: Agent, sampler: Sampler, job: Job, decoding: DecodingSe
             return done(StopReason.TURN_LIMIT)
         result = await answer_action(agent, tools, turn.parsed)
         error = result.notice if result.error == ToolErrorKind.UNAVAILABLE else None
-        after_eos = turn.generated_ids[-1:] == (agent.renderer.codec.eos_id,)
+        after_eos = not agent.renderer.codec.eos_ids.isdisjoint(turn.generated_ids[-1:])
         observation = agent.renderer.observation(result, limits.max_obs_tokens, after_eos)
         short = agent.renderer.short_observation(result, limits.max_obs_tokens, after_eos)
         turns[-1] = dataclasses.replace(turn, observation=observation, short_observation=short, tool_error=error)

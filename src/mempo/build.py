@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from mempo.agent import Agent
-from mempo.config import Config, DataSettings
+from mempo.config import Config
+from mempo.config.base import is_import_path
+from mempo.config.data import DataSettings
 from mempo.context import make_context
-from mempo.credit import CustomCredit
 from mempo.data.objectives import compose_objectives
 from mempo.data.questions import read_questions
 from mempo.engine.batcher import BatchingSampler
@@ -22,7 +23,7 @@ from mempo.engine.shared_prefix import SharedForward
 from mempo.engine.vllm_engine import require_vllm
 from mempo.engine.vllm_sampler import VllmSampler
 from mempo.errors import ConfigError, UserError
-from mempo.imports import call_own, is_import_path, load_object
+from mempo.imports import call_own, load_own
 from mempo.interfaces import Context, Environment, Tool, World
 from mempo.protocol import TurnGrammar
 from mempo.question import Question
@@ -34,6 +35,8 @@ from mempo.retrieval.types import Retriever
 from mempo.rewards.outcome import CustomScore, matchable
 from mempo.tokens import Codec
 from mempo.tools.make import make_tool, own_tool, told
+from mempo.train.advantages import AdvantageFunction
+from mempo.train.own_advantages import own_advantages
 from mempo.worlds.registry import make_world
 
 
@@ -203,7 +206,7 @@ def make_agent(
         )
     name = context or config.agent.context
     if is_import_path(name):
-        made = call_own(f"agent.context: {name}", load_object(name, "agent.context", parameters=1), renderer)
+        made = call_own(f"agent.context: {name}", load_own(name, "agent.context"), renderer)
         if not isinstance(made, Context):
             raise ConfigError(f"agent.context: {name} returned a {type(made).__name__}, which has no name and build()")
     else:
@@ -213,11 +216,11 @@ def make_agent(
 
 
 def custom_score(config: Config) -> CustomScore | None:
-    return load_object(config.reward.score, "reward", parameters=2) if is_import_path(config.reward.score) else None
+    return load_own(config.reward.score, "reward") if is_import_path(config.reward.score) else None
 
 
-def custom_credit(config: Config) -> CustomCredit | None:
-    return load_object(config.credit.function, "credit", parameters=2) if config.credit.function else None
+def advantage_function(config: Config) -> AdvantageFunction | None:
+    return own_advantages(load_own(config.credit.function, "credit")) if config.credit.function else None
 
 
 def make_sampler(config: Config, policy: Policy, forward: SharedForward) -> BatchingSampler:

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from mempo import __version__
 from mempo.cluster.commands import cluster_app
+from mempo.config.addresses import masked
 from mempo.errors import UserError
 from mempo.retrieval.commands import index_app
+from mempo.stopping import stoppable
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 world_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Write the corpus and questions of a world.")
 app.add_typer(index_app, name="index")
 app.add_typer(world_app, name="world")
@@ -25,7 +33,9 @@ Overrides = Annotated[
     typer.Argument(metavar="KEY=VALUE...", help="Settings that win over the file.", show_default=False),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the output folder.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Load what import paths name, print the resolved configuration, and stop.")
+]
 Out = Annotated[Path, typer.Option("--out", help="The folder to write.", show_default=False)]
 
 
@@ -33,6 +43,21 @@ def console() -> Console:
     """A terminal as it is; elsewhere wide enough for the tables."""
     found = Console()
     return found if found.is_terminal else Console(width=max(found.width, 120))
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"mempo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Train, evaluate and inspect language model agents that manage their own memory."""
 
 
 @app.command()
@@ -52,11 +77,16 @@ def _train(source: str, overrides: list[str], resume: bool, dry_run: bool) -> No
 
     resolved = resolve(source, overrides)
     if dry_run:
+        from mempo.own_objects import load_own_objects
+
+        load_own_objects(resolved.config)
         typer.echo(dump_with_origins(resolved), nl=False)
         return
     from mempo.pipeline import train as run_training
+    from mempo.pipeline import where_it_stands
 
-    run_training(resolved, resume, console())
+    with stoppable(lambda: where_it_stands(resolved)):
+        run_training(resolved, resume, console())
 
 
 @app.command("eval")
@@ -101,11 +131,11 @@ def evaluate(
 ) -> None:
     """Evaluate a policy, as one or several agents: how good, at what cost in tokens, with which notes."""
     from mempo.config import resolve
-    from mempo.evaluation import default_out, evaluate_model, evaluate_server, final_model
+    from mempo.config.overrides import source_and_overrides
+    from mempo.config.yaml_text import dump_flow
+    from mempo.evaluation import default_out, evaluate_model, evaluate_server, final_model, played_so_far
 
-    settings = list(overrides or ())
-    if model is not None and "=" in model and not Path(model).exists():
-        settings, model = [model, *settings], None  # the first of the settings, where no model is named
+    model, settings = source_and_overrides(model, overrides)
     if model is None and server is None and config is None:
         raise UserError("nothing to evaluate is named: give a run folder, a model with --config, or --server")
     folder = Path(model) if model is not None else None
@@ -122,20 +152,22 @@ def evaluate(
         if served["tokenizer"] is None and folder is not None:
             served["tokenizer"] = str(final_model(folder)) if is_run else model
         settings += ["toy=null", "model.path=null"]
-        settings += [f"server.{key}={value}" for key, value in served.items() if value is not None]
+        settings += [f"server.{key}={dump_flow(value)}" for key, value in served.items() if value is not None]
     elif served_model is not None or tokenizer is not None:
         raise UserError("--served-model and --tokenizer belong to --server, which is not given")
     resolved = resolve(config or model, [*settings, "rl.steps=0", "sft.steps=0"])
     screen = console()
     if resolved.config.server is not None:
         out = out or default_out(resolved, resolved.config.server.model or "server", folder if is_run else None)
-        evaluate_server(resolved, out, screen, retry_errors)
+        with stoppable(lambda: played_so_far(out)):
+            evaluate_server(resolved, out, screen, retry_errors)
     else:
         path = str(final_model(folder)) if is_run and folder is not None else model or resolved.config.model.path
         if path is None:
             raise UserError("no model is named; give a run folder or a model before the settings")
         out = out or default_out(resolved, path, folder if is_run else None)
-        evaluate_model(resolved, path, out, screen, retry_errors)
+        with stoppable(lambda: played_so_far(out)):
+            evaluate_model(resolved, path, out, screen, retry_errors)
     screen.print(f"everything is in {out}", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -216,6 +248,7 @@ def _whole_numbers(option: str, text: str) -> tuple[int, ...]:
 @app.command()
 def diagnose(
     run: Annotated[Path, typer.Argument(help="A run folder.", show_default=False)],
+    overrides: Overrides = None,
     step: Annotated[
         str, typer.Option("--step", help="Whose rollouts: last, a saved RL step, or evaluation-final.")
     ] = "last",
@@ -228,8 +261,39 @@ def diagnose(
         Path | None, typer.Option("--out", help="The folder to write; default: diagnosis in the run folder.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of the table.")] = False,
+    true_advantage: Annotated[
+        bool,
+        typer.Option(
+            "--true-advantage",
+            help="Play on from notes many times, and say how well each signal tells what they are worth; --step: last, "
+            "start, an RL step or a checkpoint.",
+        ),
+    ] = False,
+    questions: Annotated[
+        int | None, typer.Option("--questions", min=1, help="True advantage: questions played; default 8.")
+    ] = None,
+    states: Annotated[
+        int | None, typer.Option("--states", min=1, help="True advantage: states looked at; default 40.")
+    ] = None,
+    others: Annotated[
+        int | None, typer.Option("--others", min=1, help="True advantage: notes beside each; default 4.")
+    ] = None,
+    continuations: Annotated[
+        int | None, typer.Option("--continuations", min=1, help="True advantage: rollouts from each note; default 8.")
+    ] = None,
+    worth: Annotated[
+        str | None,
+        typer.Option("--worth", help="True advantage: what counts at the end, score or share of objectives."),
+    ] = None,
 ) -> None:
     """Diagnose the memory signal of a run: table, JSON, figures (docs/diagnose.md)."""
+    measured = {"questions": questions, "states": states, "others": others, "continuations": continuations}
+    measured = {name: value for name, value in {**measured, "worth": worth}.items() if value is not None}
+    if true_advantage:
+        _true_advantage(run, step, measured, out, as_json)
+        return
+    if measured:
+        raise UserError(f"--{next(iter(measured))} belongs to --true-advantage, which is not given")
     from mempo.diagnose.table import diagnosis_table
     from mempo.diagnose_run import DiagnoseOptions, dump
     from mempo.diagnose_run import diagnose as run_diagnosis
@@ -237,7 +301,7 @@ def diagnose(
     if steps != "all" and not (steps.isascii() and steps.isdigit() and int(steps) > 0):
         raise UserError(f"--steps {steps!r} is neither all nor a number from 1")
     count = None if steps == "all" else int(steps)
-    report = run_diagnosis(run, DiagnoseOptions(step, count, not no_model, notes, out))
+    report = run_diagnosis(run, DiagnoseOptions(step, count, not no_model, notes, out, tuple(overrides or ())))
     if as_json:
         typer.echo(dump(report))
         return
@@ -246,15 +310,73 @@ def diagnose(
     screen.print(f"figures, diagnosis.md and diagnosis.json are in {out or run / 'diagnosis'}", markup=False)
 
 
+def _true_advantage(run: Path, step: str, measured: dict[str, Any], out: Path | None, as_json: bool) -> None:
+    import json
+
+    from mempo.diagnose.true_table import on_screen
+    from mempo.true_advantage import TrueAdvantageOptions, diagnose_truth
+
+    if measured.get("worth", "score") not in ("score", "share"):
+        raise UserError(f"--worth {measured['worth']!r} is neither score nor share")
+    screen = console()
+    report = diagnose_truth(run, TrueAdvantageOptions(policy=step, out=out, **measured), None if as_json else screen)
+    if as_json:
+        typer.echo(json.dumps(report, ensure_ascii=False, indent=1))
+        return
+    screen.print(on_screen(report))
+    where = f"true-advantage.md and true-advantage.json are in {out or run / 'diagnosis'}"
+    screen.print(where, highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def study(
+    file: Annotated[
+        str, typer.Argument(help="A study file (docs/study.md), or a shipped one by its name.", show_default=False)
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE...", help="Settings of every run that win over the file."),
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option("--only", help="Only this arm; may be given several times.")] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Runs at a time; default: as many as there are cores.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="The seeds that the file names for its long form.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the runs, those that are there, and the expected time; stop.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The folder of the study; default: runs/study-NAME.")
+    ] = None,
+) -> None:
+    """Run arms from shared starts over seeds, and compare them. What was done is kept; the same command goes on."""
+    from mempo.study.run import StudyOptions, run_study
+
+    options = StudyOptions(out, tuple(only or ()), workers, full, dry_run, tuple(overrides or ()))
+    run_study(file, options, console())
+
+
 @app.command("config")
 def show_config(
     source: Annotated[str | None, typer.Argument(help="A recipe, a YAML file, or a run folder.")] = None,
     overrides: Overrides = None,
+    explain: Annotated[
+        str | None, typer.Option("--explain", metavar="KEY", help="Say what one setting is, such as memory.pool.")
+    ] = None,
 ) -> None:
-    """Print the resolved configuration, and where each value came from."""
+    """Print the resolved configuration, and where each value came from; all settings: docs/settings.md."""
     from mempo.config import dump_with_origins, resolve
+    from mempo.config.overrides import source_and_overrides
 
-    typer.echo(dump_with_origins(resolve(source, overrides or ())), nl=False)
+    source, settings = source_and_overrides(source, overrides)
+    resolved = resolve(source, settings) if source is not None or settings or explain is None else None
+    if explain is not None:
+        from mempo.config.describe import explain_key
+
+        typer.echo(explain_key(explain, resolved))
+        return
+    assert resolved is not None
+    typer.echo(dump_with_origins(resolved), nl=False)
 
 
 @app.command()
@@ -269,7 +391,7 @@ def search(
     from mempo.retrieval.client import HttpRetriever, token_from_environment
     from mempo.retrieval.index import open_index
 
-    is_server = index.startswith(("http://", "https://"))
+    is_server = "://" in index
     retriever = HttpRetriever(index, tries=1, token=token_from_environment()) if is_server else open_index(index)
     hits = retriever.retrieve([query], top_k)[0]
     if not hits:
@@ -296,13 +418,16 @@ def serve(
     ] = None,
 ) -> None:
     """Answer /retrieve and /access over HTTP, until SIGTERM. A token is read from MEMPO_RETRIEVAL_TOKEN."""
-    from mempo.retrieval.service_run import parse_settings
+    from mempo.config.overrides import settings_from
+    from mempo.config.retrieval import ServiceSettings
+
+    settings = settings_from(ServiceSettings, limits or ())
     from mempo.retrieval.service_run import serve as run_service
 
     def say(line: str) -> None:
         typer.echo(line, err=True)
 
-    run_service(index, host, port, workers, threads, parse_settings(limits or ()), say)
+    run_service(index, host, port, workers, threads, settings, say)
 
 
 @world_app.command("atlas")
@@ -356,14 +481,15 @@ def maze(
 
 
 def main() -> None:
-    """Entry point: a `UserError` is one clear line and exit code 2."""
+    """Entry point: a `UserError` is one clear line and exit code 2; a signal ends with 128 and its number."""
     try:
         app()
     except UserError as error:
-        typer.echo(f"mempo: {error}", err=True)
+        typer.echo(f"mempo: {masked(str(error))}", err=True)
         sys.exit(2)
     except OSError as error:  # a folder that cannot be written, a full disk
-        typer.echo(f"mempo: {type(error).__name__}: {error}", err=True)
+        where = f" ({error.filename})" if error.filename else ""
+        typer.echo(f"mempo: {error.strerror or type(error).__name__}{where}", err=True)
         sys.exit(2)
 
 

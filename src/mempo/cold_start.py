@@ -21,9 +21,9 @@ from rich.console import Console
 from mempo.agent import Agent, Job
 from mempo.build import Data, make_agent
 from mempo.config import Config
-from mempo.demos import Demo, has_plan, plan_of, play
+from mempo.config.train import ExpertSettings
+from mempo.demos import OPEN_SEPARATOR, Demo, has_plan, plan_of, play
 from mempo.errors import UserError
-from mempo.expert import ExpertSettings
 from mempo.expert_rollouts import collect, play_again
 from mempo.gold_plans import planned
 from mempo.interfaces import Environment, HasExpert, HasTexts, Scorer, Tool
@@ -212,7 +212,7 @@ def codec_of_toy(config: Config, data: Data, tools: Mapping[str, Tool] | None = 
         UserError: files with too many different pieces for a toy.
     """
     expert, gap = config.sft.expert, "\n"
-    fixed = [expert.nothing, expert.unknown, expert.think_answer, expert.separator, expert.open_separator]
+    fixed = [expert.nothing, expert.unknown, expert.think_answer, expert.separator, OPEN_SEPARATOR]
     fixed += [re.sub(r"\{\w+\}", gap, expert.think_search), expert.open.replace("{queries}", gap)]
     fixed += [expert.lost.replace("{query}", gap), config.memory.probe.thought, "nothing was found"]
     fixed += [f"{n} " for n in range(1, config.search.top_k + 1)]

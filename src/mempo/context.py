@@ -14,9 +14,9 @@ What exceeds the limit is cut inside passages, the oldest tool result first, and
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 
+from mempo.config.rollout import CONTEXTS, window_of
 from mempo.errors import ConfigError, nearest
 from mempo.interfaces import BuiltContext, Context
 from mempo.render import Renderer
@@ -92,25 +92,15 @@ _CONTEXTS: dict[str, Callable[[Sequence[Turn]], list[Piece]]] = {
 }
 
 
-def is_known_context(name: str) -> bool:
-    return name in _CONTEXTS or _window(name) is not None
-
-
 def make_context(name: str, renderer: Renderer) -> Context:
     """A built-in context by name.
 
     Raises:
         ConfigError: unknown name, with the nearest known one.
     """
-    k = _window(name)
+    k = window_of(name)
     if k is not None:
         return PiecewiseContext(name, renderer, lambda turns: full_pieces(turns[-k:]))
     if name not in _CONTEXTS:
-        known = [*_CONTEXTS, "window(k)"]
-        raise ConfigError(f"unknown context {name!r}{nearest(name, known)}; known: {', '.join(known)}")
+        raise ConfigError(f"unknown context {name!r}{nearest(name, CONTEXTS)}; known: {', '.join(CONTEXTS)}")
     return PiecewiseContext(name, renderer, _CONTEXTS[name])
-
-
-def _window(name: str) -> int | None:
-    match = re.fullmatch(r"window\((\d+)\)", name)
-    return int(match.group(1)) if match and int(match.group(1)) > 0 else None

@@ -13,14 +13,19 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mempo.agent import Agent, DecodingSettings, Job, rollout
+from mempo.agent import Agent, Job, rollout
+from mempo.config.rollout import DecodingSettings
+from mempo.config.train import ExpertSettings
 from mempo.errors import UserError
-from mempo.expert import Expert, ExpertSettings
+from mempo.expert import Expert
 from mempo.interfaces import Generation, HasExpert, SamplingParams
 from mempo.protocol import closing, opening
 from mempo.question import Question
 from mempo.tokens import Codec
 from mempo.trajectory import GenerationStop, Trajectory
+
+OPEN_SEPARATOR = "; "
+"""Between open queries in a note."""
 
 Fact = tuple[int, int]  # objective, hop
 
@@ -130,7 +135,7 @@ class SearchExpert:
         if todo and s.open:
             # The query of a later hop names what an earlier one found, so only an objective's next hop is told.
             nexts = [fact for fact in todo if fact[1] == 0 or (fact[0], fact[1] - 1) in self._asked]
-            text += s.open.format(queries=s.open_separator.join(self._query(fact) for fact in nexts))
+            text += s.open.format(queries=OPEN_SEPARATOR.join(self._query(fact) for fact in nexts))
         return text
 
     def _answer(self, facts: set[Fact]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mempo.config import Config, resolve
+from mempo.config.base import is_import_path
 from mempo.diagnose.control import ControlNote, ask, spread
 from mempo.diagnose.figures import save_figures
 from mempo.diagnose.numbers import finite
@@ -20,8 +21,8 @@ from mempo.engine.model import load_codec, load_policy
 from mempo.engine.scoring import LocalScorer
 from mempo.errors import UserError
 from mempo.evaluation import final_model
-from mempo.imports import is_import_path
 from mempo.interfaces import Environment
+from mempo.measures import counts
 from mempo.protocol import ACTION_TAGS, TurnGrammar
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
@@ -41,13 +42,15 @@ _EVALUATIONS = ("evaluation-start", "evaluation-final")
 class DiagnoseOptions:
     """`step`: `last`, the number of a saved RL step, or the name of an evaluation's rollouts (`evaluation-final`).
     `steps`: of how many saved steps, spread evenly, curves of notes are drawn; None: all. `use_model`: ask the policy
-    about at most `notes` notes. `out` None: `diagnosis/` in the run."""
+    about at most `notes` notes. `out` None: `diagnosis/` in the run. `overrides`: `key=value` over the run's own
+    configuration."""
 
     step: str = "last"
     steps: int | None = 8
     use_model: bool = True
     notes: int = 256
     out: Path | None = None
+    overrides: tuple[str, ...] = ()
 
 
 def diagnose(run: Path, options: DiagnoseOptions | None = None) -> dict[str, Any]:
@@ -59,14 +62,17 @@ def diagnose(run: Path, options: DiagnoseOptions | None = None) -> dict[str, Any
     options = options or DiagnoseOptions()
     if not (run / "config.yaml").is_file():
         raise UserError(f"{run} is no run folder (no config.yaml); give the output folder of mempo train")
-    config = resolve(str(run)).config
+    config = resolve(str(run), options.overrides).config
     name = _chosen(run, options.step)
     model = _model(run, config)
     codec = load_codec(str(model))
     reader = _Reader(run, config, codec, _grammar(config))
     batch, trajectories, remarks = reader.read(name)
     if not batch.rollouts:
-        raise UserError(f"all {batch.errors} rollouts of {name} failed by infrastructure, so they say nothing")
+        raise UserError(
+            f"no rollout of {name} counts ({batch.errors} failed by infrastructure, {batch.unscored} have no score): "
+            "there is nothing to diagnose"
+        )
     if not batch.noted:
         why = "agent.notes is forbidden" if config.agent.notes == "forbidden" else "no turn after the first wrote one"
         raise UserError(f"the {len(batch.rollouts)} rollouts of {name} hold no notes to diagnose ({why})")
@@ -119,7 +125,7 @@ class _Reader:
     grammar: TurnGrammar
 
     def read(self, name: str) -> tuple[Batch, list[Trajectory], list[str]]:
-        """The batch of a rollout file, the trajectories of its rollouts without errors, and what to remark."""
+        """The batch of a rollout file, the trajectories of its rollouts that count, and what to remark."""
         config, file = self.config, self.run / "rollouts" / f"{name}.jsonl"
         is_rl = name not in _EVALUATIONS
         try:
@@ -145,7 +151,9 @@ class _Reader:
             )
         if batch.errors:
             remarks.append(f"{batch.errors} rollouts that infrastructure spoiled are left out")
-        sound = [t for t, line in zip(trajectories, lines, strict=True) if not line.get("is_error")]
+        if batch.unscored:
+            remarks.append(f"{batch.unscored} rollouts without a score are left out")
+        sound = [t for t, line in zip(trajectories, lines, strict=True) if counts(line)]
         return batch, sound, remarks
 
 

@@ -15,11 +15,13 @@ from rich.console import Console
 from mempo.agent import Agent
 from mempo.build import Data, check_window, custom_score, load_data, make_agent, make_sampler, make_tools
 from mempo.config import Config, Resolved, completed
+from mempo.config.evaluate import AgentSpec, agent_specs
+from mempo.config.rollout import PromptSettings
 from mempo.engine.model import load_codec, load_policy, model_window
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.shared_prefix import SharedForward
 from mempo.errors import UserError
-from mempo.evaluate.agents import AgentSpec, agent_specs, instructions
+from mempo.evaluate.agents import instructions
 from mempo.evaluate.breakdown import breakdown_measures, breakdowns
 from mempo.evaluate.compare import Entry, Report, compare
 from mempo.evaluate.export import FORMATS, pair_texts
@@ -30,7 +32,6 @@ from mempo.evaluate.summary import by_objectives, summarise
 from mempo.evaluate.table import report_table, scores_table
 from mempo.interfaces import Sampler, Scorer
 from mempo.question import Question
-from mempo.render import PromptSettings
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
 from mempo.tokens import Codec
@@ -39,8 +40,8 @@ from mempo.tokens import Codec
 @dataclass(frozen=True)
 class Opened:
     """A policy as far as it is known before its weights are loaded. `load` gives the sampler, and a scorer where there
-    can be one; `record` says what a server can do and what it was asked (empty: there is none); `close` is called at
-    the end."""
+    can be one; `record` says what a server can do and what it was asked (empty: there is none); `notes` what stands
+    below the table; `close` is called at the end."""
 
     codec: Codec
     prompt: PromptSettings
@@ -49,6 +50,7 @@ class Opened:
     load: Callable[[], tuple[Sampler, Scorer | None]]
     close: Callable[[], None] = field(default=lambda: None)
     record: Callable[[], dict[str, Any]] = field(default=dict)
+    notes: Callable[[], list[str]] = field(default=list)
 
 
 def evaluate_model(
@@ -96,9 +98,16 @@ def default_out(resolved: Resolved, source: str, run: Path | None) -> Path:
     again, and another one gets a new folder."""
     settings = without(resolved.plain(), FREE_KEYS)
     mark = weights_mark(Path(source)) if Path(source).is_dir() else ""
-    text = json.dumps([source, mark, settings], sort_keys=True)
+    text = json.dumps([mark or source, settings], sort_keys=True)  # a folder that was moved is the same policy
     name = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return run / "evaluations" / name if run is not None else Path("runs") / f"evaluation-{name}"
+
+
+def played_so_far(out: Path) -> str:
+    """What an evaluation that was stopped has saved, and how to go on with it; half a sentence."""
+    folder = EvalFolder(out)
+    count = sum(len(folder.lines(name)) for name in folder.agents())
+    return f"{count} rollouts are saved in {out}: the same command with --out {out} plays the rest"
 
 
 # --- policies ------------------------------------------------------------------------------------------------------
@@ -120,7 +129,8 @@ def _local(config: Config, model_path: str) -> Opened:
 
 
 def _served(config: Config, console: Console) -> Opened:
-    from mempo.evaluate.openai_server import open_server  # its libraries are for those who use it
+    from mempo.evaluate.openai_capabilities import capability_notes  # its libraries are for those who use it
+    from mempo.evaluate.openai_server import open_server
 
     if config.server is None:
         raise UserError("no server is named; set server.url, or use --server")
@@ -134,6 +144,7 @@ def _served(config: Config, console: Console) -> Opened:
         load=lambda: (opened.sampler, None),
         close=opened.sampler.close,
         record=lambda: {"capabilities": capabilities.as_record(), "counts": opened.sampler.counts()},
+        notes=lambda: capability_notes(capabilities.as_record()),
     )
 
 
@@ -227,7 +238,10 @@ def _evaluate(
                 score_missing_notes(folder, spec, setup, questions)
         finally:
             _record(folder, opened)  # also of a server that is given up
-        return _report(folder, [spec.file_name for spec in specs], config, console)
+        measures = _report(folder, [spec.file_name for spec in specs], config, console)
+        for note in opened.notes():
+            console.print(note, highlight=False, markup=False, soft_wrap=True)
+        return measures
 
 
 def _record(folder: EvalFolder, opened: Opened) -> None:

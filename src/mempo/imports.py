@@ -15,8 +15,21 @@ from mempo.errors import ConfigError, UserError, nearest
 T = TypeVar("T")
 
 
-def is_import_path(name: str) -> bool:
-    return ":" in name
+PARAMETERS: dict[str, int | None] = {
+    "reward": 2,
+    "credit": None,
+    "agent.tools": 0,
+    "agent.context": 1,
+    "data.world": None,
+    "search.web.provider": 0,
+    "access.web.reader": 0,
+}
+"""The settings that may name an object of the user's own, and how many arguments it is called with; None: options."""
+
+
+def load_own(path: str, key: str) -> Any:
+    """The object that a setting of `PARAMETERS` names. Raises as `load_object` does."""
+    return load_object(path, key, PARAMETERS[key])
 
 
 def load_object(path: str, what: str, parameters: int | None = None) -> Any:

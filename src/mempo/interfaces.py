@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from mempo.expert import Expert, ExpertSettings
+from mempo.config.train import ExpertSettings
+from mempo.expert import Expert
 from mempo.question import Question
 from mempo.trajectory import GenerationStop, Turn
 

@@ -10,46 +10,12 @@ made for the whole batch first, so the sums over any split into micro-batches ad
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor
 
-from mempo.settings import Settings
-
-KLKind = Literal["k1", "k2", "k3"]
-Aggregate = Literal["token_mean", "rollout_mean"]
-
-
-class LossSettings(Settings):
-    clip_low: float = Field(default=0.2, gt=0, le=1)
-    """The ratio counts down to 1 - clip_low."""
-    clip_high: float = Field(default=0.2, gt=0, allow_inf_nan=False)
-    """The ratio counts up to 1 + clip_high."""
-    kl: Literal["none", "k1", "k2", "k3"] = "none"
-    """Estimator of the KL to the reference policy in the loss, see `kl_estimate`. As a loss term k2 has the gradient of
-    KL(policy || reference), k3 that of KL(reference || policy), and k1 none on average."""
-    kl_coef: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Its factor. Groups without spread in their scores feel it too."""
-    aggregate: Aggregate = "token_mean"
-    """`token_mean`: every generated token of the batch counts the same. `rollout_mean`: every rollout does."""
-
-    @model_validator(mode="after")
-    def _kl_has_a_coefficient(self) -> LossSettings:
-        if self.kl == "none" and self.kl_coef > 0:
-            raise ValueError(f"kl_coef {self.kl_coef:g} does nothing with kl none: choose k1, k2 or k3")
-        if self.kl != "none" and self.kl_coef == 0:
-            raise ValueError(f"kl {self.kl} does nothing with kl_coef 0: give a positive one (verl's is 0.001)")
-        if self.kl == "k1":
-            warnings.warn(
-                "kl k1 as a loss term has a gradient of zero on average: it adds noise and holds nothing back; "
-                "use k2 (gradient of KL(policy || reference)) or k3",
-                stacklevel=2,
-            )
-        return self
+from mempo.config.train import Aggregate, KLKind, LossSettings
 
 
 def kl_estimate(logp_new: Tensor, logp_ref: Tensor, kind: KLKind) -> Tensor:

@@ -31,6 +31,7 @@ def rollout_facts(
         **({"aug_answer": question.meta["aug_answer"]} if question.meta.get("aug_answer") else {}),
         "objectives": len(question.objectives),
         "score": outcome.score,
+        "unscored": outcome.reason,
         **answer_facts(answer),
         "format_ok": outcome.format_ok,
         "violations": dict(outcome.violations),
@@ -62,6 +63,26 @@ def answer_facts(answer: AnswerScore | None) -> dict[str, Any]:
     }
 
 
+def counts(line: Facts) -> bool:
+    """Whether a saved rollout enters averages. One that failed for infrastructure reasons, or that has no score (an own
+    reward said None, or an overflow is excluded), enters none: it is counted under its kind.
+
+    A question without a gold answer is no such case: all that is unknown about its rollouts is how right they are, and
+    of all of them alike, so an evaluation still reports what they cost. Lines that tell no score at all are predictions
+    of another program.
+    """
+    if line.get("is_error"):
+        return False
+    if line.get("score", 0.0) is not None:
+        return True
+    return line["unscored"] == "no_gold" if line.get("unscored") else line.get("gold") is None
+
+
+def unscored(line: Facts) -> bool:
+    """Infrastructure held, and yet the rollout does not count."""
+    return not counts(line) and not line.get("is_error")
+
+
 def known(measures: Mapping[str, float | None]) -> dict[str, float]:
     """Measures that have a value."""
     return {name: value for name, value in measures.items() if value is not None}
@@ -73,14 +94,20 @@ def mean(values: Iterable[float | None]) -> float | None:
     return sum(found) / len(found) if found else None
 
 
-def aggregate(facts: Sequence[Facts], stops: Sequence[StopReason]) -> dict[str, float | None]:
-    """Measures over many rollouts. Rollouts that infrastructure spoiled are counted, and enter nothing else."""
-    sound = [f for f in facts if not f["is_error"]]
+def aggregate(
+    facts: Sequence[Facts], stops: Sequence[StopReason], counted: Sequence[bool] | None = None
+) -> dict[str, float | None]:
+    """Measures over many rollouts. Those that do not count (see `counts`; `counted` `[rollouts]` takes its place) are
+    counted as `errors` or `unscored`, and enter nothing else."""
+    counted = [counts(f) for f in facts] if counted is None else counted
+    sound = [f for f, counts_too in zip(facts, counted, strict=True) if counts_too]
+    left_out = [f for f, counts_too in zip(facts, counted, strict=True) if not (counts_too or f["is_error"])]
     notes = [n for f in sound for n in f["notes"]]
     note_tokens = [n for f in sound for n in f["note_tokens"]]
     out: dict[str, float | None] = {
         "rollouts": float(len(facts)),
-        "errors": float(len(facts) - len(sound)),
+        "errors": float(sum(bool(f["is_error"]) for f in facts)),
+        "unscored": float(len(left_out)),
         "tool_errors": float(sum(f["tool_errors"] for f in facts)),
         "score": mean(f["score"] for f in sound),
         "em": mean(f["em"] for f in sound),
@@ -99,8 +126,11 @@ def aggregate(facts: Sequence[Facts], stops: Sequence[StopReason]) -> dict[str, 
         "total_tokens": mean(f["total_tokens"] for f in sound),
         "processed_tokens": mean(f["processed_tokens"] for f in sound),
     }
+    for reason, count in Counter(f.get("unscored") for f in left_out).items():
+        out[f"unscored/{reason or 'unknown'}"] = float(count)
+    told = [stop for stop, counts_too in zip(stops, counted, strict=True) if counts_too or stop.is_infrastructure]
     for reason in StopReason:
-        out[f"stop/{reason}"] = float(sum(stop == reason for stop in stops))
+        out[f"stop/{reason}"] = float(sum(stop == reason for stop in told))
     for rule in FORMAT_RULES:
         out[f"format/{rule}"] = float(sum(rule in f["violations"] for f in sound))
     for outcome in ParseOutcome:

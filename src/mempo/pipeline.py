@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated, Any, NotRequired
 
 import torch
+from pydantic import ConfigDict, StringConstraints, TypeAdapter, with_config
 from rich.console import Console
+from typing_extensions import TypedDict
 
 from mempo.build import (
     Data,
+    advantage_function,
     check_window,
-    custom_credit,
     custom_score,
     load_data,
     make_agent,
@@ -23,6 +27,7 @@ from mempo.build import (
 )
 from mempo.cold_start import checked_probe, codec_of_toy, sft_rows
 from mempo.config import Config, Resolved, completed
+from mempo.config.train import ToySettings
 from mempo.engine.lora import add_lora, is_adapter_folder, merge_lora, require_peft
 from mempo.engine.model import (
     Policy,
@@ -40,15 +45,39 @@ from mempo.engine.vllm_engine import require_vllm
 from mempo.errors import UserError
 from mempo.evaluate.runner import EvalResult, EvalSetup, evaluate
 from mempo.evaluate.table import ByObjectives, evaluation_table
+from mempo.extending import may_change, refuse_shorter, remarks
+from mempo.read_files import exists, read_json
 from mempo.runs.files import write_whole
-from mempo.runs.folder import RunFolder
+from mempo.runs.folder import Checkpoint, RunFolder
+from mempo.start import borrow_evaluation, refuse_other_vocabulary, start_model
+from mempo.start_check import check_start
 from mempo.tokens import Codec
 from mempo.train.rl import RlSetup, check_questions, train_rl
 from mempo.train.sft import train_sft
-from mempo.train.toy import ToySettings, toy_policy
+from mempo.train.state import saving
+from mempo.train.toy import toy_policy
 from mempo.whole import whole_folder
 
 STAGES = ("sft", "rl")
+
+
+@with_config(ConfigDict(extra="allow"))
+class _Measures(TypedDict):
+    """Of one number of objectives; those that the table shows are numbers."""
+
+    questions: NotRequired[float | None]
+    em: NotRequired[float | None]
+    f1: NotRequired[float | None]
+    format_ok: NotRequired[float | None]
+    note_tokens: NotRequired[float | None]
+    peak_context_tokens: NotRequired[float | None]
+    total_tokens: NotRequired[float | None]
+    turns: NotRequired[float | None]
+    errors: NotRequired[float | None]
+
+
+_OBJECTIVES = Annotated[str, StringConstraints(pattern="^[1-9][0-9]{0,5}$")]
+_EVALUATION = TypeAdapter(dict[_OBJECTIVES, _Measures])
 
 
 def train(resolved: Resolved, resume: bool, console: Console) -> Path:
@@ -61,18 +90,36 @@ def train(resolved: Resolved, resume: bool, console: Console) -> Path:
             nothing left to do.
     """
     run = RunFolder(Path(resolved.config.output))
-    run.check(resolved.plain(), resume, completed)
-    if resume and (run.path / "final").is_dir():
-        raise UserError(
-            f"--resume: the run in {run.path} is complete, nothing is left to do; see mempo eval {run.path}"
-        )
+    run.check(resolved.plain(), resume, completed, may_change(_newest_stage(run)))
     with run.locked():
         return _train(resolved, run, resume, console)
 
 
+def where_it_stands(resolved: Resolved) -> str:
+    """What a run that was stopped has saved, and how to go on with it; half a sentence."""
+    path = Path(resolved.config.output)
+    checkpoints = RunFolder(path).checkpoints()
+    if checkpoints:
+        newest = checkpoints[-1]
+        return f"step {newest.step} of {newest.stage} is saved: mempo train {path} --resume goes on from there"
+    return "no step was done yet: the same command starts again"
+
+
+def _newest_stage(run: RunFolder) -> str | None:
+    found = run.checkpoints()
+    return found[-1].stage if found else None
+
+
 def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -> Path:
+    newest = run.checkpoints()[-1] if resume and run.checkpoints() else None
+    free = may_change(newest.stage if newest else None)
+    # Again under the lock: another process may have begun here meanwhile.
+    resume = run.check(resolved.plain(), resume, completed, free)
+    old = completed(run.config()) if resume else resolved.plain()
+    if resume:
+        _refuse_nothing_left(run, newest, old, resolved.config)
     config, began = resolved.config, time.monotonic()
-    credit_of_user, score_of_user = custom_credit(config), custom_score(config)
+    own_advantages, score_of_user = advantage_function(config), custom_score(config)
     if config.cluster is not None and config.rl.steps:
         raise UserError(
             f"this configuration is for {config.cluster.gpus} GPUs under verl (cluster.*); start it with mempo cluster "
@@ -80,13 +127,13 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
         )
     if config.server is not None:
         raise UserError("a model behind a server cannot be trained; set server=null and model.path, or use mempo eval")
-    if not config.model.path and config.toy is None:
-        raise UserError("there is no policy to train; set model.path or toy")
-    _check_adapters(config)
+    if not config.model.path and config.toy is None and not config.start:
+        raise UserError("there is no policy to train; set model.path or toy, or start")
+    origin = start_model(config.start) if config.start else config.model.path
+    _check_adapters(config, origin)
     if config.sampler.engine == "vllm":
         require_vllm()
-    newest = run.checkpoints()[-1] if resume and run.checkpoints() else None
-    start = str(newest.path) if newest else config.model.path
+    start = str(newest.path) if newest else origin
     codec = load_codec(start) if start else None  # before the data: it takes no time, and may be what is wrong
     check_window(config, model_window(start) if start else (config.toy or ToySettings()).window_tokens)
     data = load_data(config, run.path / "data")
@@ -98,15 +145,21 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
 
     tools = make_tools(config, data.retriever)
     codec = codec or codec_of_toy(config, data, tools)
+    if config.start:
+        refuse_other_vocabulary(config, data, codec)
     agent = make_agent(config, codec, tools, data.world)  # before the model: it may refuse
     in_rl = newest is not None and newest.stage == "rl"
-    demonstrated = sft_rows(config, data, agent, console) if config.sft.steps and not in_rl else None
+    learns = config.sft.steps and not in_rl and not config.start
+    demonstrated = sft_rows(config, data, agent, console) if learns else None  # before the model: they may be refused
     policy = load_policy(config.model, start, codec) if start else _new_toy(config, codec)
     if config.model.lora and policy.adapter is None:
-        policy = add_lora(policy, config.model.lora, config.seed, _lasting(config.model.path))
-    run.begin(resolved.plain(), resume, completed)  # not earlier: a start that failed leaves nothing to resume
-    run.refuse_other_data(fingerprints(data), resume)
+        policy = add_lora(policy, config.model.lora, config.seed, _lasting(origin))
+    asked_otherwise = resume and old["evaluate"]["questions"] != config.evaluate.questions
+    run.begin(resolved.plain(), resume, completed, free)  # not earlier: what failed until here leaves nothing behind
+    run.refuse_other_data(fingerprints(data), resume, ("test questions",) if asked_otherwise else ())
     if resume:
+        for remark in remarks(old, config, newest.stage if newest else None, newest.step if newest else 0):
+            console.print(remark, highlight=False, markup=False, soft_wrap=True)
         stage, step = (newest.stage, newest.step) if newest else (STAGES[0], 0)
         run.forget_after(stage, step, STAGES)
         console.print(f"resuming after step {step} of {stage}", highlight=False)
@@ -129,9 +182,10 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
         custom_score=score_of_user,
         window=policy.window,
     )
-    results = [("start", _evaluated("start", setup, config, data, run, redo=not in_rl))]
+    borrowed = not in_rl and borrow_evaluation(resolved, fingerprints(data), run.path)
+    results = [("start", _evaluated("start", setup, config, data, run, redo=not in_rl and not borrowed))]
     if config.rl.steps:
-        reference = _reference(config, policy, run)
+        reference = _reference(config, policy, run, in_rl)
         anchored = config.rl.loss.kl != "none"
         rl_setup = RlSetup(
             questions=data.train,
@@ -142,18 +196,20 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
             outcome=config.reward,
             memory=config.memory,
             credit=config.credit,
-            seed=config.seed,
+            seed=config.seed if config.rl.seed is None else config.rl.seed,
             custom_score=score_of_user,
-            custom_credit=credit_of_user,
+            own_advantages=own_advantages,
             reference=LocalScorer(reference) if reference else None,
         )
         if config.rl.memory_signal and config.rl.probe_check_questions and not in_rl:
             check = checked_probe(config, data, agent, scorer, run.path)
             console.print(check.report, highlight=False, markup=False, style=None if check.separates else "yellow")
+            start_check = check_start(rl_setup, config.rl)
+            write_whole(run.path / "start-check.json", json.dumps(dataclasses.asdict(start_check), indent=1) + "\n")
+            console.print(start_check.report, highlight=False, markup=False)
         train_rl(rl_setup, config.rl, run, console)
         results.append(("after RL", _evaluated("final", setup, config, data, run)))
-    with whole_folder(run.path / "final") as folder:
-        save_policy(policy, folder)
+    _save_policy(policy, run.path / "final")
     _print_table(results, config, console)
     console.print(f"{time.monotonic() - began:.0f} s in all; everything is in {run.path}", highlight=False)
     return run.path
@@ -180,12 +236,12 @@ def _new_toy(config: Config, codec: Codec) -> Policy:
     return set_update_mode(policy, config.model)
 
 
-def _check_adapters(config: Config) -> None:
-    """What can be said about adapters before anything is loaded."""
-    path = config.model.path
+def _check_adapters(config: Config, path: str | None) -> None:
+    """What can be said about adapters before anything is loaded; `path` is the model that the run begins with."""
     if path and is_adapter_folder(path):
+        key = "start" if config.start else "model.path"
         raise UserError(
-            f"model.path {path} is an adapter, not a model; give a model with the adapter merged into it, such as the "
+            f"{key} {path} is an adapter, not a model; give a model with the adapter merged into it, such as the "
             "final/ of a run"
         )
     if config.model.lora:
@@ -203,33 +259,83 @@ def _adapter_of_rl(config: Config, policy: Policy, run: RunFolder) -> Policy:
     if config.model.lora is None:
         return policy
     policy = merge_lora(policy)
-    with whole_folder(run.path / "start") as folder:
-        save_policy(policy, folder)
+    _save_policy(policy, run.path / "start")
     return add_lora(policy, config.model.lora, config.seed + 1, "../../start")
 
 
-def _reference(config: Config, policy: Policy, run: RunFolder) -> Policy | None:
+def _reference(config: Config, policy: Policy, run: RunFolder, in_rl: bool) -> Policy | None:
     """The frozen policy of the KL term and of `memory.full_policy`, what RL started from: the policy without its
-    adapter; or a copy, kept in `start/` so that a resumed run has it too."""
+    adapter; or a copy, kept in `start/` so that a resumed run has it too.
+
+    Raises:
+        UserError: RL has begun and `start/` is gone.
+    """
     asked = config.rl.memory_signal and config.memory.full_policy == "reference"
     if config.rl.loss.kl == "none" and not asked:
         return None
     if policy.adapter is not None:
         return policy.adapter.base
     start = run.path / "start"
-    if not start.is_dir():
-        with whole_folder(start) as folder:
-            save_policy(policy, folder)
+    if not in_rl:
+        _save_policy(policy, start)  # also over one that a start left which failed
     return load_policy(config.model, str(start), policy.codec)
+
+
+def _refuse_lost_start(config: Config, run: RunFolder) -> None:
+    """Another policy in the place of the one that RL started from would change what the run learns, in silence.
+
+    Raises:
+        UserError: the run needs `start/`, and it is gone.
+    """
+    asked = config.rl.loss.kl != "none" or (config.rl.memory_signal and config.memory.full_policy == "reference")
+    # After SFT, the adapters of RL lie on what SFT ended with.
+    merged = config.model.lora is not None and config.sft.steps > 0 and not config.start
+    start = run.path / "start"
+    if ((asked and config.model.lora is None) or merged) and not start.is_dir():
+        raise UserError(
+            f"--resume: {start}, the policy that RL started from, is gone, and "
+            f"{'the adapters of RL belong to it' if merged else 'rl.loss.kl and memory.full_policy compare with it'}; "
+            "put it back from a copy, or begin another run with output=…"
+        )
+
+
+def _refuse_nothing_left(run: RunFolder, newest: Checkpoint | None, old: Mapping[str, Any], config: Config) -> None:
+    """Raises UserError: the run is complete, or cannot go on as it is asked to."""
+    stage, done = (newest.stage, newest.step) if newest else (None, 0)
+    refuse_shorter(config, stage, done)
+    if stage == "rl":
+        _refuse_lost_start(config, run)
+    if not (run.path / "final").is_dir():
+        return
+    ended = "rl" if old["rl"]["steps"] else "sft"
+    if stage != ended and old[ended]["steps"]:
+        raise UserError(
+            f"--resume: the run in {run.path} is complete, and its last checkpoint is gone; to train its policy "
+            f"further, begin another run with model.path={run.path / 'final'} and output=…"
+        )
+    last = "rl" if config.rl.steps else "sft"
+    longer = getattr(config, last).steps > (done if stage == last else 0)
+    if not longer and old["evaluate"]["questions"] == config.evaluate.questions:
+        raise UserError(
+            f"--resume: the run in {run.path} is complete, nothing is left to do; see mempo eval {run.path}, or make "
+            f"it longer with --resume rl.steps={max(2 * config.rl.steps, 1)}"
+        )
+
+
+def _save_policy(policy: Policy, target: Path) -> None:
+    with saving(target), whole_folder(target) as folder:
+        save_policy(policy, folder)
 
 
 def _evaluated(
     name: str, setup: EvalSetup, config: Config, data: Data, run: RunFolder, redo: bool = True
 ) -> ByObjectives:
-    """Measures by number of objectives; kept in `evaluation-NAME.json`, so that a resumed run has them too."""
+    """Measures by number of objectives; kept in `evaluation-NAME.json`, so that a resumed run has them too. Where they
+    are not to be made again and are gone, nothing is known: the policy is another one by now."""
     file = run.path / f"evaluation-{name}.json"
-    if file.exists() and not redo:
-        return {int(k): measures for k, measures in json.loads(file.read_text("utf-8")).items()}
+    if not redo:
+        remedy = "remove it to go on without these measures"
+        return {int(k): v for k, v in read_json(file, _EVALUATION, remedy).items()} if exists(file) else {}
     if not data.test:
         return {}
     result = evaluate(setup, data.test, config.evaluate, run.path / "rollouts" / f"evaluation-{name}.jsonl")

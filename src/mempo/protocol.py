@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property
-from typing import Literal
 
+from mempo.config.rollout import Presence
 from mempo.errors import ConfigError
 
 TAGS = ("mem", "think", "search", "access", "answer", "tool_response")
@@ -29,8 +29,6 @@ RESERVED_TAGS = tuple(tag for tag in TAGS if tag not in ("search", "access"))
 """Tags that no tool can answer."""
 _ACTION_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _INK = re.compile(r"\S")
-
-Presence = Literal["required", "optional", "forbidden"]
 
 
 def opening(tag: str) -> str:

@@ -8,33 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal
 
+from mempo.config.rollout import PromptSettings
 from mempo.errors import UserError
 from mempo.interfaces import ToolResult
-from mempo.settings import Settings
 from mempo.tokens import Codec
 from mempo.trajectory import Observation, ObservationPart
 
 TRUNCATED_MARK = " [truncated]"
 _SENTINELS = ("QuestionGoesHere", "AssistantGoesHere", "ObservationGoesHere")
-
-
-class PromptSettings(Settings):
-    """How contents are wrapped."""
-
-    template: Literal["auto", "plain", "chat"] = "auto"
-    """`chat` uses the tokenizer's chat template, `plain` none, `auto` the template where the tokenizer has one."""
-    system: str = "You are a helpful assistant."
-    """System prompt; with `plain` it stands before the question; empty leaves it out. Tools with a tag of their own are
-    told at its end."""
-    question: str = "{question}"
-    """Text around the question; instructions for a model that was not fine-tuned go here."""
-    short_results: bool = False
-    """Show a tool result whole in the turn after it and short from then on (`search.short_passage_chars`,
-    `access.short_page_chars`); for contexts that keep old results: `full`, `react`, `window(k)`."""
-    force_mem: bool = False
-    """Begin every turn from the second on with `<mem>`, written for the policy (no loss, no credit)."""
 
 
 class Renderer:
@@ -97,10 +79,10 @@ class Renderer:
     def observation(self, result: ToolResult, budget_tokens: int | None = None, after_eos: bool = False) -> Observation:
         """A tool result in its wrapper, cut inside its passages to `budget_tokens` where there is a budget.
 
-        `after_eos`: the turn ended with the end-of-sequence token, so the separator's own is left out.
+        `after_eos`: the turn ended with an end-of-sequence token, so the separator's own is left out.
         """
         before = self._before
-        if after_eos and before[:1] == (self.codec.eos_id,):
+        if after_eos and before and before[0] in self.codec.eos_ids:
             before = before[1:]
         parts = [ObservationPart(before + self._open)]
         if result.notice:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
 from rich.console import Console
 
-from mempo.config import Config, resolve
-from mempo.errors import UserError, nearest
+from mempo.config import Config, resolve, settings_from
+from mempo.config.rewards import OutcomeSettings
+from mempo.config.server import JudgeSettings
+from mempo.errors import ConfigError, UserError, nearest
 from mempo.evaluate.breakdown import breakdowns
 from mempo.evaluate.compare import Entry, Report, compare
 from mempo.evaluate.export import FORMATS
@@ -21,7 +22,7 @@ from mempo.evaluate.rescore import measures_of
 from mempo.evaluate.saved import collector_at_rest, scored_lines
 from mempo.evaluate.store import EvalFolder
 from mempo.evaluation import measures_by_objectives, print_report, write_tables
-from mempo.rewards.outcome import OutcomeSettings
+from mempo.read_files import DamagedFile
 from mempo.runs.files import dump_line, write_whole
 from mempo.runs.folder import changed_keys
 
@@ -61,15 +62,12 @@ def config_of(path: Path, overrides: Sequence[str] = ()) -> Config:
     return resolve(str(path) if has_own else None, overrides).config
 
 
-def judge_settings(url: str, model: str | None) -> Any:
+def judge_settings(url: str, model: str | None) -> JudgeSettings:
     """A judge behind a server. Raises UserError: no address of a server."""
-    from mempo.evaluate.judge import JudgeSettings
-    from mempo.evaluate.openai_settings import ServerSettings
-
     try:
-        return JudgeSettings(server=ServerSettings(url=url, model=model))
-    except ValidationError as error:
-        raise UserError(f"--judge: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+        return settings_from(JudgeSettings, (), {"server": {"url": url, "model": model}})
+    except ConfigError as error:
+        raise UserError(f"--judge: {error}") from None
 
 
 @collector_at_rest()
@@ -118,6 +116,12 @@ def score_run(
 _SCORES = ("score", "em", "f1", "sub_em", "mean_em", "mean_f1", "objective_em", "objective_f1", "objective_sub_em")
 
 
+OVER_QUESTIONS = (
+    "intervals and p are over questions: they hold no noise of training, so they say nothing of how another seed of "
+    "these runs would have done (mempo study runs several)"
+)
+
+
 @collector_at_rest()
 def compare_runs(
     paths: Sequence[Path],
@@ -152,6 +156,8 @@ def compare_runs(
     report = compare(entries, more, configs[0].seed)
     others = zip(paths[1:], configs[1:], strict=True)
     remarks = [text for path, other in others if (text := _differences(paths[0], configs[0], path, other))]
+    if len({path.resolve() for path in paths}) > 1:
+        remarks.append(OVER_QUESTIONS)
     report = Report(report.columns, report.rows, report.pairs, (*report.remarks, *remarks))
     parts = breakdowns(entries, more, configs[0].seed)
     written = [name for name in formats if name != "terminal"]
@@ -174,10 +180,10 @@ def compare_runs(
 def _lines(file: Path, scorers: Sequence[str], reward: OutcomeSettings) -> list[dict[str, Any]]:
     try:
         lines = scored_lines(file, scorers, reward)
+    except DamagedFile:
+        raise
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"the rollouts {file} cannot be read ({type(error).__name__}: {error})") from error
     if not lines:
         raise UserError(f"{file} holds no rollouts")
     return lines

@@ -1,11 +1,18 @@
-"""Folders and files that are whole or absent: written under a temporary name, renamed when done."""
+"""Folders and files that are whole or absent: written under a temporary name, renamed when done.
+
+Beside a target `NAME` there can be, for a moment or after a kill, `.NAME.WORD-PROCESS-RANDOM`. The word says what it
+is: `tmp` is being written, `old` is being removed, `aside` was moved out of the way and goes back when `NAME` is gone.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import re
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +20,10 @@ from pathlib import Path
 from mempo.errors import UserError
 
 _RACES = 100
+_LEFT = re.compile(r"\.(?P<name>.+)\.(?P<word>tmp|old|aside)-(?P<process>\d+)-[0-9a-f]{4,8}")
+_BEGAN = time.time()
+_STALE_S = 3600.0
+"""A process number may belong to another process by now: what nobody touched for so long is left over all the same."""
 
 
 @contextmanager
@@ -51,7 +62,8 @@ def one_writer(target: Path) -> Iterator[None]:
 
 @contextmanager
 def lone_process(folder: Path, cannot: Callable[[Exception], str], busy: str) -> Iterator[Path]:
-    """One process at a time in a folder, which is made; yields the lock file. The lock goes with the process.
+    """One process at a time in a folder, which is made; yields the lock file. The lock goes with the process. What a
+    killed one left half-written anywhere in the folder is swept away first.
 
     Raises:
         UserError: `cannot(error)` where the folder cannot be written, `busy` where another process has it.
@@ -67,12 +79,14 @@ def lone_process(folder: Path, cannot: Callable[[Exception], str], busy: str) ->
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UserError(busy) from None
+        sweep(folder)
         yield lock
 
 
 @contextmanager
 def whole_file(target: Path) -> Iterator[Path]:
     """Yields a temporary path beside `target`; the file written there takes its place when the block ends well."""
+    _sweep(target)
     temporary = _beside(target, "tmp")
     try:
         yield temporary
@@ -97,30 +111,65 @@ def _sync(path: Path) -> None:
 def _put(folder: Path, target: Path) -> None:
     # A folder cannot replace a full one in a single step, so the old one steps aside first; another writer may put
     # its own there in between, which then is the old one.
-    old = _beside(target, "old")
+    aside = _beside(target, "aside")
     for attempt in range(_RACES):
         try:
             os.rename(folder, target)
             break
         except OSError:
             if not target.exists() or attempt == _RACES - 1:
-                if old.exists() and not target.exists():
-                    os.rename(old, target)
+                if aside.exists() and not target.exists():
+                    os.rename(aside, target)
                 raise
-            shutil.rmtree(old, ignore_errors=True)
+            shutil.rmtree(aside, ignore_errors=True)
             try:
-                os.rename(target, old)
+                os.rename(target, aside)
             except FileNotFoundError:
                 continue
-    shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove everything that killed writers left in `folder` and below; of use where nobody else is at work."""
+    for parent, folders, files in os.walk(folder):
+        for name in [*folders, *files]:
+            if (left := _LEFT.fullmatch(name)) and _clear(Path(parent, name), left):
+                folders[:] = [other for other in folders if other != name]
 
 
 def _sweep(target: Path) -> None:
-    """Remove the temporary folders of this target whose process is gone; their names hold its number."""
-    for left in target.parent.glob(f".{target.name}.*-*-*"):
-        number = left.name.split("-")[-2]
-        if number.isdigit() and left.is_dir() and not _is_running(int(number)):
-            shutil.rmtree(left, ignore_errors=True)
+    """The same for this target alone."""
+    try:
+        names = os.listdir(target.parent)
+    except OSError:  # whoever writes will say it better
+        return
+    for name in names:
+        if (left := _LEFT.fullmatch(name)) and left["name"] == target.name:
+            _clear(target.parent / name, left)
+
+
+def _clear(path: Path, left: re.Match[str]) -> bool:
+    """Remove what a writer left behind that has ended, or put back what it had moved aside; whether it had ended."""
+    with contextlib.suppress(OSError):  # another one sweeps too, or the folder may not be written
+        if _is_at_work(int(left["process"]), path):
+            return False
+        target = path.parent / left["name"]
+        if left["word"] == "aside" and not target.exists():
+            os.rename(path, target)
+        elif path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    return True
+
+
+def _is_at_work(process: int, path: Path) -> bool:
+    """Whether the process that a temporary name holds is still the one that made it. Numbers are given out again, in
+    containers the same small ones all the time, so what was touched last tells too."""
+    touched = max(p.lstat().st_mtime for p in (path, *(path.rglob("*") if path.is_dir() else ())))
+    if process == os.getpid():
+        return touched >= _BEGAN
+    return _is_running(process) and time.time() - touched < _STALE_S
 
 
 def _is_running(process: int) -> bool:

@@ -10,7 +10,7 @@ import yaml
 
 import mempo.cli
 from mempo.config import recipe_names, resolve
-from mempo.train.toy import ToySettings
+from mempo.config.train import ToySettings
 
 CLUSTER_RECIPES = [name for name in recipe_names() if resolve(name).config.cluster is not None]
 

@@ -17,7 +17,8 @@ import mempo.cli
 from mempo.cluster.convert import convert
 from mempo.cluster.verl_checkpoint import find_checkpoint
 from mempo.config import resolve
-from mempo.engine.model import ModelSettings, load_policy
+from mempo.config.engine import ModelSettings
+from mempo.engine.model import load_policy
 from mempo.errors import ConfigError, UserError
 from mempo.evaluation import final_model
 from tests.cluster.verl_tree import ALPHA, CODEC, RANK, adapted_policy, adapted_step_folder, logits, step_folder

@@ -119,6 +119,15 @@ def test_what_does_not_divide_is_told_with_a_value_that_does(
     check_divides(config(*overrides, works), shape)
 
 
+def test_an_adapter_on_experts_is_refused_before_training() -> None:
+    shape = ModelShape.of({"num_attention_heads": 4, "text_config": {"num_experts": 8}})
+    lora = ("model.lora.rank=8",)
+    assert "the model has 8 experts a layer" in refusal(config(*lora), shape)
+    check_divides(config(*lora, "model.lora.targets=[q_proj,k_proj]"), shape)
+    check_divides(config(), shape)
+    check_divides(config(*lora), ModelShape(experts=1))
+
+
 def test_nothing_to_do_is_refused() -> None:
     said = refusal(resolve(None, ["model.path=m", "data.world=atlas"]).config)
     assert "rl.steps is 0" in said

@@ -14,7 +14,7 @@ from mempo.cluster.doctor import GIB, PLUGIN, Check, all_checks, failures, quick
 from mempo.cluster.machine import Machine
 from mempo.cluster.model_size import PolicySize, policy_size
 from mempo.config import Resolved, resolve
-from mempo.engine.model import ModelSettings
+from mempo.config.engine import ModelSettings
 from mempo.errors import UserError
 from tests.tiny import make_codec, tiny_llama, tiny_model
 

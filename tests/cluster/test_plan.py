@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 import mempo.cli
-from mempo.cluster.plan import Plan, as_json, make_plan, parse_assumptions
+from mempo.cluster.plan import Plan, as_json, make_plan
 from mempo.cluster.plan_index import INDEXES, index_bytes, queries_per_s
 from mempo.cluster.plan_model import KNOWN, DecoderShape, shape_of
 from mempo.cluster.plan_settings import plan_settings, settings_of_config
@@ -356,9 +356,9 @@ def refused(**given: Any) -> str:
     return str(error.value)
 
 
-def attempt(given: dict[str, Any]) -> tuple[Plan | None, str]:
+def attempt(given: dict[str, Any], *overrides: str) -> tuple[Plan | None, str]:
     try:
-        return plan(**given), ""
+        return make_plan(plan_settings(given, overrides)), ""
     except UserError as error:
         return None, str(error)
 
@@ -396,7 +396,7 @@ def test_what_does_not_fit_is_told_with_a_value_that_does(given: dict[str, Any],
     assert made is None
     assert message.startswith(equation)
     assert message.endswith(f"; {remedy}")
-    mended, other = attempt({**given, **parse_assumptions(remedy.split(" ")[1:])})
+    mended, other = attempt(given, *remedy.split(" ")[1:])
     assert mended is not None or other.split(" a GPU")[0] != message.split(" a GPU")[0]  # at most another phase
 
 
@@ -426,9 +426,9 @@ def test_a_row_longer_than_a_micro_batch_is_refused() -> None:
         ({"modle": 1, "model": "Qwen2.5-7B"}, "unknown key 'modle'; did you mean 'model'?"),
         ({"model": "Qwen2.5-7B", "gpus": 6, "tensor_parallel": 4}, "8 is"),
         ({"model": "Qwen2.5-7B", "note_tokens": 300}, "raise turn_tokens"),
-        ({"model": "Qwen2.5-7B", "index": "IVF"}, "known: Flat"),
+        ({"model": "Qwen2.5-7B", "index": "IVF"}, "index: Input should be 'Flat'"),
         ({"model": "Qwen2.5-7B", "agent_context": "mine:make"}, "no built-in context"),
-        ({"gpus": 8}, "no model is named; give --model"),
+        ({"gpus": 8}, "no model is named; give model="),
     ],
 )
 def test_wrong_numbers_are_told(given: dict[str, Any], words: str) -> None:
@@ -489,11 +489,11 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 
 def test_a_plan_from_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    assert call(monkeypatch, "--model", "Qwen2.5-7B", "--gpus", "8") == 0
+    assert call(monkeypatch, "model=Qwen2.5-7B", "gpus=8") == 0
     table = capsys.readouterr().out
     assert "16,015,360" in table
     assert "GB on each of 8 GPUs of 80" in table
-    assert call(monkeypatch, "cluster-qwen2.5-7b", "--turns", "4", "--set", "baseline=full", "--json") == 0
+    assert call(monkeypatch, "cluster-qwen2.5-7b", "turns=4", "baseline=full", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["settings"]["turns"], found["settings"]["baseline"]) == (4, "full")
     assert found["memory"]["update"]["total"] < 80e9
@@ -501,9 +501,9 @@ def test_a_plan_from_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 def test_mistakes_are_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    assert call(monkeypatch, "--gpus", "8") == 2
-    assert call(monkeypatch, "--model", "Qwen2.5-7B", "--set", "turns") == 2
+    assert call(monkeypatch, "gpus=8") == 2
+    assert call(monkeypatch, "model=Qwen2.5-7B", "turns") == 2
     said = capsys.readouterr().err
     assert "no model is named" in said
-    assert "'turns' sets nothing; write key=value" in said
+    assert "'turns' is not an override; write key=value" in said
     assert "Traceback" not in said

@@ -60,6 +60,7 @@ def test_a_request_says_what_the_agent_loop_wants() -> None:
         "top_p": 1.0,
         "top_k": -1,
         "stop": ["</answer>"],
+        "stop_token_ids": [CODEC.eos_id],
         "logprobs": True,
         "skip_special_tokens": False,
     }

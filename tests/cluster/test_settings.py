@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mempo.cluster_settings import OWNED, ClusterSettings
 from mempo.config import resolve
+from mempo.config.cluster import OWNED, ClusterSettings
 from mempo.errors import ConfigError
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from mempo.config.engine import LoraSettings
 from mempo.engine.lora import add_lora
-from mempo.engine.lora_settings import LoraSettings
 from mempo.engine.model import Policy, save_policy
 from mempo.tokens import Codec
 from tests.tiny import make_codec, tiny_llama

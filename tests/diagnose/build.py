@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mempo.credit import CreditSettings
+from mempo.config.rewards import MemorySettings
+from mempo.config.train import CreditSettings
 from mempo.diagnose.records import Batch, NoteSignal, RolloutRecord, TurnRecord
 from mempo.diagnose.report import Material, build_report
-from mempo.rewards.memory_settings import MemorySettings
 
 QUESTION = "capital of France; capital of Japan"
 GOLD = (("Paris",), ("Tokyo", "東京"))

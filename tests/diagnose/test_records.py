@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mempo.credit import CreditSettings
+from mempo.config.rewards import MemorySettings
+from mempo.config.train import CreditSettings
 from mempo.diagnose.records import batch_of, grouped, with_recomputed_credit
 from mempo.protocol import TurnGrammar
-from mempo.rewards.memory_settings import MemorySettings
 from mempo.runs.rollouts import load_rollouts, save_rollouts
 from tests.diagnose.build import batch, rollout, turn
 from tests.runs.test_rollouts import CASES, CODEC

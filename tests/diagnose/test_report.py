@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mempo.credit import CreditSettings
+from mempo.config.rewards import MemorySettings
+from mempo.config.train import CreditSettings
 from mempo.diagnose.control import ControlNote
 from mempo.diagnose.curves import curves, trend
 from mempo.diagnose.numbers import finite
 from mempo.diagnose.page import fenced, page, plain
 from mempo.diagnose.records import with_recomputed_credit
 from mempo.diagnose.table import diagnosis_table
-from mempo.rewards.memory_settings import MemorySettings
 from tests.diagnose.build import batch, report, rollout, turn
 from tests.diagnose.test_by_turn import published
 

@@ -8,12 +8,13 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from mempo.config.engine import ModelSettings
+from mempo.config.train import LossSettings
 from mempo.engine.logprobs import selected_logprobs
-from mempo.engine.model import ModelSettings, Policy, set_update_mode
+from mempo.engine.model import Policy, set_update_mode
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.update import TrainRow, Updater
 from mempo.interfaces import ScoreRequest
-from mempo.loss import LossSettings
 from tests.engine.test_update import LR, ROWS, make_row, optim
 from tests.tiny import make_codec, tiny_llama
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+from mempo.config.engine import ModelSettings
+from mempo.config.train import LossSettings, OptimSettings
 from mempo.engine.checkpointing import checkpointable_layers, checkpointed
-from mempo.engine.model import ModelSettings, Policy, load_policy, save_policy, set_update_mode
-from mempo.engine.optimizer import OptimSettings
+from mempo.engine.model import Policy, load_policy, save_policy, set_update_mode
 from mempo.engine.update import Updater
 from mempo.errors import UserError
-from mempo.loss import LossSettings
 from tests.engine.test_update import LR, ROWS, assert_same_weights, optim
 from tests.tiny import make_codec, tiny_llama, tiny_model
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from mempo.config.engine import ModelSettings
 from mempo.engine import compiled
-from mempo.engine.model import ModelSettings, Policy, load_policy, save_policy
+from mempo.engine.model import Policy, load_policy, save_policy
 from mempo.engine.sampler import generate_batch
 from mempo.engine.shared_prefix import SharedForward
 from mempo.interfaces import SamplingParams

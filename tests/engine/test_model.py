@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from mempo.config.engine import ModelSettings
 from mempo.engine.model import (
-    ModelSettings,
     check_model_folder,
     load_codec,
     load_policy,
@@ -100,12 +100,12 @@ def test_folders_that_cannot_be_loaded_are_refused_in_one_line(tmp_path: Path) -
         check_model_folder("/nowhere/at/all")
     with pytest.raises(UserError, match=r"holds no config\.json"):
         check_model_folder(str(tmp_path))
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(UserError, match=r"holds no \*.safetensors \(found pytorch_model.bin\)"):
+    with pytest.raises(UserError, match=r"holds no model\.safetensors and .* \(found pytorch_model\.bin\)"):
         check_model_folder(str(tmp_path))
     (tmp_path / "model.safetensors").write_bytes(b"not safetensors")
-    with pytest.raises(UserError, match=r"cannot be loaded: [^\n]+$"):
+    with pytest.raises(UserError, match=r"model\.safetensors is damaged, or not whole [^\n]+$"):
         load_policy(ModelSettings(path=str(tmp_path), device="cpu"), codec=CODEC)
     with pytest.raises(UserError, match=r"set model\.path"):
         load_policy(ModelSettings())
@@ -122,5 +122,5 @@ def test_damaged_weights_are_one_line(tmp_path: Path) -> None:
     save_policy(tiny_llama(make_codec()), tmp_path)
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:200])
-    with pytest.raises(UserError, match="cannot be loaded"):
+    with pytest.raises(UserError, match=r"model\.safetensors is damaged, or not whole"):
         load_policy(ModelSettings(device="cpu"), str(tmp_path))

@@ -8,7 +8,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from mempo.engine.optimizer import OptimSettings, learning_rate, load_optimizer, make_optimizer, save_optimizer
+from mempo.config.train import OptimSettings
+from mempo.engine.optimizer import learning_rate, load_optimizer, make_optimizer, save_optimizer
 from mempo.engine.update import Updater
 from tests.engine.test_update import LR, ROWS, assert_same_weights, optim
 from tests.tiny import make_codec, tiny_llama

@@ -65,7 +65,7 @@ class Puppet:
 
 def puppet_says(monkeypatch: pytest.MonkeyPatch, codec: Codec, ids: list[int], **changes: object) -> Generation:
     policy = tiny_llama(codec)
-    monkeypatch.setattr("mempo.engine.sampler.SlotRows", lambda *_: Puppet(policy, ids))
+    monkeypatch.setattr("mempo.engine.sampler.live_rows", lambda *_: Puppet(policy, ids))
     return generate_batch(policy, [(5, 6)], [params(**{"max_new_tokens": 30, **changes})])[0]  # type: ignore[arg-type]
 
 
@@ -366,7 +366,7 @@ def test_a_stop_string_that_ends_inside_a_letter_of_several_tokens_is_found(
 
 def test_a_stop_string_in_the_prompt_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = tiny_llama(CODEC)
-    monkeypatch.setattr("mempo.engine.sampler.SlotRows", lambda *_: Puppet(policy, [5]))
+    monkeypatch.setattr("mempo.engine.sampler.live_rows", lambda *_: Puppet(policy, [5]))
     prompt = CODEC.encode_trusted("<search>q</search>")
     (generation,) = generate_batch(policy, [prompt], [params(max_new_tokens=4, stop=("</search>",))])
     assert (len(generation.ids), generation.stop) == (4, GenerationStop.LENGTH)
@@ -381,14 +381,14 @@ def test_a_stop_string_at_the_limit_is_a_stop_string(monkeypatch: pytest.MonkeyP
 def test_generation_ends_when_every_row_has(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = tiny_llama(CODEC)
     puppet = Puppet(policy, [5, CODEC.eos_id])
-    monkeypatch.setattr("mempo.engine.sampler.SlotRows", lambda *_: puppet)
+    monkeypatch.setattr("mempo.engine.sampler.live_rows", lambda *_: puppet)
     generate_batch(policy, PROMPTS, [params(max_new_tokens=1000)] * 4)
     assert puppet.steps == 2
 
 
 def test_tokens_after_the_end_of_a_row_are_not_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = tiny_llama(CODEC)
-    monkeypatch.setattr("mempo.engine.sampler.SlotRows", lambda *_: Puppet(policy, [5, 6, 7, 8, 9]))
+    monkeypatch.setattr("mempo.engine.sampler.live_rows", lambda *_: Puppet(policy, [5, 6, 7, 8, 9]))
     short, long = generate_batch(policy, PROMPTS[:2], [params(max_new_tokens=2), params(max_new_tokens=5)])
     assert short.ids == (5, 6)
     assert long.ids == (5, 6, 7, 8, 9)

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mempo.engine.update
+from mempo.config.engine import LoraSettings
+from mempo.config.train import LossSettings
 from mempo.engine.lora import add_lora
-from mempo.engine.lora_settings import LoraSettings
 from mempo.engine.model import Policy
 from mempo.engine.shared_rows import SharedBatch, shared_batches
 from mempo.engine.training_cache import backbone_hidden, hidden_behind, shares_exactly
 from mempo.engine.update import TrainRow, Updater
-from mempo.loss import LossSettings
 from mempo.trajectory import Row, Segment
 from tests.engine.test_update import LR, assert_same_weights, optim, rl_gradient
 from tests.tiny import make_codec, tiny_llama, tiny_model

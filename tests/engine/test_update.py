@@ -11,12 +11,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mempo.config.train import LossSettings, OptimSettings
 from mempo.engine.model import Policy
-from mempo.engine.optimizer import OptimSettings
 from mempo.engine.token_batch import TokenBatch, fed_tokens
 from mempo.engine.update import TrainRow, Updater
 from mempo.errors import UserError
-from mempo.loss import LossSettings
 from mempo.trajectory import Row, Segment
 from tests.tiny import make_codec, tiny_llama, tiny_model
 

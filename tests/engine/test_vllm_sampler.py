@@ -18,13 +18,13 @@ import torch
 
 from mempo.build import make_sampler
 from mempo.config import resolve
+from mempo.config.engine import SamplerSettings
 from mempo.engine.batcher import BatchingSampler
 from mempo.engine.model import Policy
 from mempo.engine.sampler import generate_batch
 from mempo.engine.shared_prefix import SharedForward
 from mempo.engine.vllm_engine import LAST_SEED, require_vllm, start_engine
 from mempo.engine.vllm_sampler import VllmSampler
-from mempo.engine.vllm_settings import SamplerSettings
 from mempo.errors import ConfigError, UserError
 from mempo.interfaces import Generation, SamplingParams
 from mempo.train.rl import measures_of

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from mempo.config.engine import LoraSettings
 from mempo.engine.lora import add_lora, merged_weights
-from mempo.engine.lora_settings import LoraSettings
 from mempo.engine.vllm_weights import (
     checkpoint_tensors,
     digest,

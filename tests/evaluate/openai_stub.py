@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from starlette.responses import StreamingResponse
 
-from mempo.evaluate.openai_capabilities import PROBE_TEXT
+from mempo.evaluate.openai_capabilities import PROBE_TEXT, SEED_TEXT
 from mempo.tokens import Codec
 from tests.retrieval.serving import serving
 
@@ -66,6 +66,7 @@ class Stub:
     models: tuple[str, ...] = ("the-model",)
     key: str | None = None
     delay_s: float = 0.0
+    seeds_matter: bool = True
     bodies: list[dict[str, Any]] = field(default_factory=list)
     under_way: int = 0
     most_under_way: int = 0
@@ -127,6 +128,8 @@ class Stub:
         else:
             text, prompt_tokens = body["prompt"], len(self.codec.encode_trusted(body["prompt"]))
         said = COUNTING if PROBE_TEXT in text else self.say(text)
+        if SEED_TEXT in text:
+            said = f"tree {body.get('seed', len(self.bodies)) if self.seeds_matter else 0}"
         return reply(self._completion(said, body, limit, prompt_tokens, chat))
 
     def _completion(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from mempo.config import resolve
+from mempo.config.evaluate import agent_spec, agent_specs
+from mempo.config.rollout import PromptSettings
 from mempo.errors import ConfigError
-from mempo.evaluate.agents import agent_spec, agent_specs, instructions
+from mempo.evaluate.agents import instructions
 from mempo.evaluation import Opened, agents_of, specs_of
 from mempo.protocol import TurnGrammar, parse_turn
-from mempo.render import PromptSettings
 from tests.train.fakes import CODEC
 
 

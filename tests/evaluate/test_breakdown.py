@@ -35,6 +35,7 @@ def test_a_file_of_several_sources_is_taken_apart() -> None:
         "questions": 2.0,
         "rollouts": 2.0,
         "errors": 0.0,
+        "unscored": 0.0,
         "em": 0.5,
         "f1": 0.5,
         "score": 0.5,

@@ -104,7 +104,10 @@ def test_a_local_model_as_several_agents_then_score_and_compare(
     assert r"\begin{tabular}" in said
     assert "objectives,agent,questions" in said
     assert {file.suffix for file in Path("cmp").iterdir()} == {".tex", ".csv", ".png", ".svg"}
-    assert cli("compare", "out", "out/rollouts/memory.jsonl", "--agents", "react")[0] == 0
+    assert "hold no noise of training" not in said
+    code, said = cli("compare", "out", "out/rollouts/memory.jsonl", "--agents", "react")
+    assert code == 0, said
+    assert "hold no noise of training" in " ".join(said.split())
 
 
 def test_a_served_model(cli: Cli, model: Path, config: Path, served: Stub, tmp_path: Path) -> None:
@@ -124,8 +127,11 @@ def test_a_served_model(cli: Cli, model: Path, config: Path, served: Stub, tmp_p
     assert (told["api"], told["model"], told["stop_field"]) == ("completions", "the-model", "stop_reason")
     assert told["token_prompts"] is told["returns_ids"] is told["can_force"] is True
     assert "seed" in told["accepts"]
-    asked = len(served.bodies)
-    assert cli(*command, "--out", "out")[0] == 0
+    asked, served.seeds_matter = len(served.bodies), False
+    code, again = cli(*command, "--out", "out")
+    assert code == 0, again
+    assert "several rollouts of a question are one and the same" in again, "beside the table"
+    assert "did not differ with the seed" not in said
     assert len(served.bodies) - asked < 12  # the probes of the server alone
 
     served.say = lambda prompt: '{"verdict": "correct"}'
@@ -196,7 +202,7 @@ def test_several_sources_get_a_table_each(cli: Cli, model: Path, config: Path, s
         (["score", "nowhere"], "nowhere does not exist"),
         (["score", ".", "--scores", "mem2"], "did you mean 'mem1'?"),
         (["score", "p.jsonl", "--judge-model", "x"], "belongs to --judge"),
-        (["score", "p.jsonl", "--judge", "nonsense"], "no address of a server"),
+        (["score", "p.jsonl", "--judge", "nonsense"], "not an address of a server"),
         (["score", "p.jsonl"], "has no answer"),
         (["compare", "."], "holds no rollouts of an evaluation"),
         (["compare", "good.jsonl", "--format", "latx"], "did you mean 'latex'?"),

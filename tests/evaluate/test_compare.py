@@ -141,6 +141,19 @@ def test_the_terminal_shows_labels_as_they_are_and_fits() -> None:
     assert "1.50" in console.export_text()
 
 
+def test_rollouts_without_a_score_are_in_no_estimate_and_said() -> None:
+    silent = [
+        line("q0", 1.0, 1, score=None, gold="Paris"),
+        line("q9", 1.0, score=None, gold="Paris", unscored="custom"),
+    ]
+    alone, mixed = entries()[0].lines, [*entries()[0].lines, *silent]
+    pure, report = compare([Entry("a", alone)]), compare([Entry("a", mixed)])
+    assert report.rows[0].estimates == pure.rows[0].estimates
+    assert (report.rows[0].questions, report.rows[0].rollouts) == (pure.rows[0].questions, 10)
+    assert report.remarks == ("2 objectives: 2 rollouts of a have no score and are in no average",)
+    assert pure.remarks == ()
+
+
 def test_pairs_in_words() -> None:
     (text,) = pair_texts(compare(entries()))
     assert text.startswith("k = 2: react − memory: EM -50.0 [")

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from mempo.agent import DecodingSettings, Job, rollout
+from mempo.agent import Job, rollout
+from mempo.config.rollout import DecodingSettings
+from mempo.config.server import ServerSettings
+from mempo.config.tools import RetrySettings
 from mempo.evaluate.openai_capabilities import Capabilities
 from mempo.evaluate.openai_client import OpenAIClient
-from mempo.evaluate.openai_errors import ServerError
 from mempo.evaluate.openai_reply import ServerReply
 from mempo.evaluate.openai_sampler import OpenAISampler, bounded
-from mempo.evaluate.openai_settings import ServerSettings
-from mempo.tools.retrying import RetrySettings
+from mempo.http.errors import HttpError
 from mempo.trajectory import StopReason, Trajectory
 from tests.evaluate.openai_stub import Stub, raw, reply, stub_server
 from tests.tiny import make_codec
@@ -108,7 +109,7 @@ def test_special_tokens_spelt_out_are_text() -> None:
         (b'{"choices": [{"text": "\xff\xfe"}]}', "not JSON"),
         (b'\xef\xbb\xbf{"choices": []}', "not JSON|choices"),
         (b"[" * 100_000, "not JSON"),
-        (json.dumps(choice(None)).encode(), "no text"),
+        (json.dumps(choice(7)).encode(), "no text"),
         (json.dumps(choice("x", finish_reason={"a": 1})).encode(), "was ended by"),
         (b'{"error": "overloaded"}', "no choices"),
         (b'{"choices": [{"text": "a"}, {"text": "b"}]}', "2 choices"),
@@ -150,5 +151,5 @@ def test_a_reply_that_drips_is_given_up_and_a_closed_one_is_told(hangs: str) -> 
             server.close()
 
     says = r"no whole reply within 0\.05 s \(try 2\)" if hangs == "drip" else r"hung up\) \(try 2\)"
-    with pytest.raises(ServerError, match=says):
+    with pytest.raises(HttpError, match=says):
         asyncio.run(ask())

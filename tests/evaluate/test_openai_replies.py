@@ -79,10 +79,13 @@ def test_who_names_the_stop_string(choice: dict[str, Any], named: str | None, to
         ({"choices": []}, "0 choices"),
         ({"choices": [{"text": "a"}, {"text": "b"}]}, "2 choices"),
         ({"choices": ["a"]}, "1 choices"),
-        (body({"text": None}), "no text but NoneType"),
+        (body({"message": {"content": "a"}}), "no text but NoneType"),
+        ({"choices": [{"index": 0}]}, "no text but NoneType"),
         (body({"text": ["a"]}), "no text but list"),
-        (body({"text": "I cannot", "finish_reason": "content_filter"}), "ended by 'content_filter'"),
         (body({"text": "", "finish_reason": "abort"}), "ended by 'abort'"),
+        (body({"text": "a", "finish_reason": "Error"}), "ended by 'Error'"),
+        (body({"text": "a", "finish_reason": 3}), "ended by '3'"),
+        (body({"text": "a", "error": {"code": 502}}), "ended by .*502"),
     ],
 )
 def test_another_shape_is_an_error(reply: dict[str, Any], says: str) -> None:
@@ -90,13 +93,52 @@ def test_another_shape_is_an_error(reply: dict[str, Any], says: str) -> None:
         read_reply(reply, "completions")
 
 
-def test_chat_replies_without_content() -> None:
-    with pytest.raises(ValueError, match="no message"):
-        read_reply(body({"text": "a"}), "chat")
-    with pytest.raises(ValueError, match="no text"):
-        read_reply(body({"message": {"content": None}}), "chat")
-    thinking = body({"message": {"content": None, "reasoning_content": "hm"}, "finish_reason": "length"})
-    assert read_reply(thinking, "chat").text == ""
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ({"content": None, "reasoning_content": "So it is Paris"}, ""),
+        ({"content": None, "reasoning": "<answer>Paris</answer>"}, ""),
+        ({"role": "assistant", "reasoning_content": "So"}, ""),
+        ({"content": "", "reasoning": "So"}, ""),
+        ({"content": None, "refusal": "I cannot"}, ""),
+        ({"content": None, "tool_calls": [{"function": {"name": "search"}}]}, ""),
+        ({"content": "<search>q", "tool_calls": [{"id": 1}]}, "<search>q"),
+        ({"content": [{"type": "text", "text": "<answer>"}, {"type": "text", "text": "Paris"}]}, "<answer>Paris"),
+        ({"content": [{"type": "thinking", "thinking": "t"}, {"type": "text", "text": "a"}, "b", None, 3]}, "ab"),
+        ({"content": [{"type": "reasoning", "text": "t"}, {"type": "output_text", "text": "a"}, {"text": "b"}]}, "ab"),
+        ({"content": [{"type": "text", "text": {"value": "a"}}, {"type": "text"}, {"type": "refusal"}]}, "a"),
+        ({"content": {"type": "text", "text": "a"}}, "a"),
+        ({"content": []}, ""),
+        (None, ""),
+    ],
+)
+@pytest.mark.parametrize(
+    "finish", ["stop", "length", "content_filter", "tool_calls", "function_call", "end_turn", None]
+)
+def test_a_reply_that_says_nothing_is_a_turn(message: Any, text: str, finish: str | None) -> None:
+    found = read_reply(body({"message": message, "finish_reason": finish}), "chat")
+    assert (found.text, found.finish_reason) == (text, finish)
+
+
+def test_fields_left_out_are_empty_where_the_reply_says_that_it_ended() -> None:
+    for api in ("chat", "completions"):
+        assert read_reply(body({"index": 0}), api).text == ""
+    assert read_reply(body({"text": None}), "completions").text == ""
+    assert read_reply({"choices": [{"text": None}]}, "completions").text == ""
+
+
+@pytest.mark.parametrize(
+    "choice", [{"text": "a"}, {"finish_reason": None}, {"message": "a"}, {"message": {"content": 3}}]
+)
+def test_another_shape_of_a_chat_is_an_error(choice: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"no message|no text"):
+        read_reply(body(choice), "chat")
+
+
+@pytest.mark.parametrize("word", ["length", "LENGTH", "max_tokens", "MAX_TOKENS", "model_length"])
+def test_every_word_for_a_reply_cut_by_its_limit(word: str) -> None:
+    found = read_reply(body({"text": "<answer>Paris", "finish_reason": word}), "completions")
+    assert ending(found, STOPS, names_stops=False) == ("<answer>Paris", LENGTH)
 
 
 # --- how it ended --------------------------------------------------------------------------------------------------
@@ -120,6 +162,18 @@ def test_chat_replies_without_content() -> None:
         # cut by the limit: nothing is invented
         ("<search>q", {"finish_reason": "length"}, "<search>q", LENGTH),
         ("<search>q", {"finish_reason": "length", "named_stop": "</search>"}, "<search>q", LENGTH),
+        # a piece of the stop string is left
+        ("<search>France</sea", {}, "<search>France</search>", STOP),
+        ("<search>France<", {}, "<search>France</search>", STOP),
+        ("<search>France</sea", {"named_stop": "</search>"}, "<search>France</search>", STOP),
+        ("<think>I <search>q</answe", {}, "<think>I <search>q</answer>", STOP),
+        ("Paris</answ", {}, "Paris</answer>", STOP),
+        ("<search>France</sea", {"finish_reason": "length"}, "<search>France</sea", LENGTH),
+        ("a <", {}, "a <", EOS),
+        # ended by neither: nothing is invented
+        ("<search>q", {"finish_reason": "content_filter"}, "<search>q", EOS),
+        ("<search>q", {"finish_reason": "tool_calls"}, "<search>q", EOS),
+        ("<search>q<|end|>", {}, "<search>q", EOS),
         # by itself
         ("<think>t</think>", {}, "<think>t</think>", EOS),
         ("<think>so it is Paris", {}, "<think>so it is Paris", EOS),
@@ -133,7 +187,24 @@ def test_chat_replies_without_content() -> None:
 )
 def test_the_end_of_a_reply(text: str, fields: dict[str, Any], whole: str, stop: GenerationStop) -> None:
     reply = ServerReply(text, **{"finish_reason": "stop", **fields})
-    assert ending(reply, STOPS, names_stops=False) == (whole, stop)
+    assert ending(reply, STOPS, names_stops=False, eos_texts=("<|end|>",)) == (whole, stop)
+
+
+@pytest.mark.parametrize("names_stops", [False, True])
+@pytest.mark.parametrize("finish", ["stop", "length", None, "content_filter"])
+@pytest.mark.parametrize(
+    "text", ["<answer>Paris is not the capital", "<search>capital of Fr", "<search>France</sea", "a"]
+)
+def test_nothing_is_added_to_a_reply_as_long_as_it_may_be(text: str, finish: str | None, names_stops: bool) -> None:
+    assert ending(ServerReply(text, finish), STOPS, names_stops, is_full=True) == (text, LENGTH)
+
+
+def test_what_a_server_names_is_believed_at_the_limit_too() -> None:
+    named = ServerReply("<search>q", "stop", named_stop="</search>")
+    assert ending(named, STOPS, True, is_full=True) == ("<search>q</search>", STOP)
+    assert ending(ServerReply("<search>q", "stop", stop_token=2), STOPS, True, is_full=True) == ("<search>q", EOS)
+    kept = ServerReply("<search>q</search>", "length")
+    assert ending(kept, STOPS, False, is_full=True) == ("<search>q</search>", STOP)
 
 
 def test_a_server_that_names_stop_strings_means_it_when_it_names_none() -> None:

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
-from mempo.agent import DecodingSettings, Job, rollout, run_rollouts
+from mempo.agent import Job, rollout, run_rollouts
+from mempo.config.rollout import DecodingSettings, PromptSettings
+from mempo.config.server import ServerSettings
+from mempo.config.tools import RetrySettings
 from mempo.errors import UserError
 from mempo.evaluate.openai_capabilities import PROBE_TEXT, Capabilities, probe
 from mempo.evaluate.openai_client import OpenAIClient
 from mempo.evaluate.openai_sampler import OpenAISampler, encode_reply
-from mempo.evaluate.openai_settings import ServerSettings
 from mempo.interfaces import Generation, SamplerError, SamplingParams, ToolResult
 from mempo.protocol import TurnGrammar
 from mempo.question import Question
-from mempo.render import PromptSettings
-from mempo.tools.retrying import RetrySettings
 from mempo.trajectory import GenerationStop, StopReason, Trajectory, rows_of
 from tests.evaluate.openai_stub import FAMILIES, VLLM, Family, Stub, broken_off, raw, reply, stub_server
 from tests.tiny import chat_codec, make_agent, make_codec
@@ -218,7 +218,7 @@ def test_a_turn_can_be_made_to_begin_with_a_note(family: Family) -> None:
         lambda: reply({"error": "too long"}, 400),
         lambda: reply({"error": "oops"}, 500),
         lambda: reply({"choices": []}),
-        lambda: reply({"choices": [{"text": None, "finish_reason": "stop"}]}),
+        lambda: reply({"choices": [{"text": 5, "finish_reason": "stop"}]}),
         lambda: raw(b"<html>"),
         lambda: raw(b'{"choices": [{"text": "\xff"}]}'),
         broken_off,

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from mempo.config.rollout import PromptSettings
+from mempo.config.server import ServerSettings
+from mempo.config.tools import RetrySettings
 from mempo.errors import UserError
-from mempo.evaluate.openai_capabilities import became_of_stop, probe_stop
+from mempo.evaluate.openai_capabilities import became_of_stop, capability_notes, probe_stop
 from mempo.evaluate.openai_server import byte_codec, open_server
-from mempo.evaluate.openai_settings import ServerSettings
-from mempo.render import PromptSettings
 from mempo.tokens import Codec
-from mempo.tools.retrying import RetrySettings
 from tests.evaluate.openai_stub import FAMILIES, VLLM, Family, Stub, reply, stub_server
 from tests.tiny import make_codec
 
@@ -65,6 +65,29 @@ def test_every_family_is_found_out(name: str, found: dict[str, Any], tokenizer: 
     assert (record["model"], record["window_tokens"]) == ("the-model", 512)
     assert screen.getvalue().startswith(opened.capabilities.line())
     assert set(opened.sampler.counts().values()) == {0}, "the probe's own requests are not the rollouts'"
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("matter", [True, False])
+def test_whether_samples_differ_with_the_seed_is_found_out(name: str, matter: bool, tokenizer: str) -> None:
+    with stub_server(Stub(CODEC, FAMILIES[name], seeds_matter=matter)) as stub:
+        can = open_server(settings(stub, tokenizer)).capabilities
+        asked = stub.bodies[-3:]
+    assert can.seeds_differ is matter
+    assert ("samples do not differ with the seed" in can.line()) is not matter
+    assert len(capability_notes(can.as_record())) == (0 if matter else 1)
+    if "seed" in can.accepts:
+        assert len({body["seed"] for body in asked}) == 3
+    assert {body.get("temperature", 1.0) for body in asked} == {1.0}
+
+
+def test_a_model_that_only_thinks_says_nothing_about_seeds(tokenizer: str) -> None:
+    silent = {"message": {"content": None, "reasoning_content": "hm"}, "finish_reason": "length"}
+    with stub_server(Stub(CODEC, FAMILIES["chat"], fault=lambda number: reply({"choices": [silent]}))) as stub:
+        can = open_server(settings(stub, tokenizer, api="chat")).capabilities
+    assert can.seeds_differ is None
+    assert capability_notes(can.as_record()) == []
+    assert capability_notes({"model": "of an older folder"}) == []
 
 
 def test_what_is_refused_is_found_one_by_one(tokenizer: str) -> None:

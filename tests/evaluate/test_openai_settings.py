@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from mempo.evaluate.openai_settings import ServerSettings, base_url
+from mempo.config.server import ServerSettings, base_url
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_an_address_is_taken_as_it_is_meant(written: str, asked: str) -> None:
 
 @pytest.mark.parametrize("url", ["host:8000", "ftp://host", "http://", "http://host:0", "http://ho st", "http://höst"])
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(ValidationError, match="no address of a server"):
+    with pytest.raises(ValidationError, match="not an address of a server"):
         ServerSettings(url=url)
 
 

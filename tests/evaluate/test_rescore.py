@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from mempo.config.evaluate import EvalSettings
+from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.errors import UserError
 from mempo.evaluate.rescore import filled, measures_of, rescored, scorers_of
-from mempo.evaluate.runner import EvalSettings, EvalSetup, evaluate
+from mempo.evaluate.runner import EvalSetup, evaluate
 from mempo.evaluate.saved import read_rollouts, scored_lines
+from mempo.measures import counts
 from mempo.question import Question
-from mempo.rewards.memory import MemorySettings
-from mempo.rewards.outcome import OutcomeSettings
 from mempo.runs.rollouts import tokens_path
 from tests.train.fakes import Speaker, agent, questions, wandering
 
@@ -79,6 +80,20 @@ def test_what_cannot_be_scored_is_none_and_not_0() -> None:
     assert again(line(answer=None))["score"] == 0.0
     assert again(line(stop="context_overflow"), on_overflow="exclude")["score"] is None
     assert again(line(stop="context_overflow"))["score"] == 1.0
+
+
+def test_scoring_again_decides_again_what_counts() -> None:
+    over = line(stop="context_overflow", score=None, unscored="overflow")
+    assert (again(dict(over))["score"], again(dict(over))["unscored"]) == (1.0, None)
+    assert counts(again(dict(over)))
+    for kept_out, reason in (
+        (again(line(stop="context_overflow"), on_overflow="exclude"), "overflow"),
+        (again(line(gold=["..."])), "unmatchable_gold"),
+    ):
+        assert (kept_out["unscored"], counts(kept_out)) == (reason, False)
+    assert counts(again(line(gold=None))), "without gold, what rollouts cost is still known of all alike"
+    own = again(line(score=None, unscored="custom"), score="my.module:score")
+    assert not counts(own)
 
 
 def test_a_broken_format_gates_the_score_alone() -> None:

@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from mempo.config.evaluate import EvalSettings, agent_spec
+from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.errors import UserError
-from mempo.evaluate.agents import agent_spec
 from mempo.evaluate.resume import play_missing, score_missing_notes
-from mempo.evaluate.runner import EvalSettings, EvalSetup
+from mempo.evaluate.runner import EvalSetup
 from mempo.evaluate.store import EvalFolder, refuse_changed_questions, weights_mark
 from mempo.interfaces import Generation, SamplerError, SamplingParams, ToolErrorKind, ToolResult
 from mempo.question import Question
-from mempo.rewards.memory import MemorySettings
-from mempo.rewards.outcome import OutcomeSettings
 from mempo.runs.files import read_lines
 from tests.evaluate.test_runner import Even
 from tests.train.fakes import ANSWER, Speaker, agent, questions, wandering

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mempo.evaluate.runner import EvalSettings, EvalSetup, evaluate
+from mempo.config.evaluate import EvalSettings
+from mempo.config.rewards import MemorySettings, OutcomeSettings
+from mempo.evaluate.runner import EvalSetup, evaluate
 from mempo.interfaces import ScoreRequest, ToolErrorKind, ToolResult
 from mempo.question import Question
-from mempo.rewards.memory import MemorySettings
-from mempo.rewards.outcome import OutcomeSettings
 from mempo.runs.rollouts import load_rollouts
 from mempo.trajectory import Trajectory
 from tests.train.fakes import ANSWER, CODEC, Speaker, agent, questions, wandering

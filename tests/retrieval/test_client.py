@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from mempo.errors import UserError
+from mempo.http.errors import HttpError
 from mempo.retrieval.client import HttpRetriever, token_from_environment
-from mempo.retrieval.errors import RetrievalError
 from mempo.retrieval.types import Document, Hit, Retriever
 
 Reply = tuple[int, bytes] | tuple[int, bytes, dict[str, str]]
@@ -145,42 +145,20 @@ def test_hostile_queries_reach_the_server(server: Server, client: HttpRetriever)
     assert server.requests[0][1]["queries"] == ["a\x00b", "\ufffd", "x" * 50_000]
 
 
-@pytest.mark.parametrize("status", [500, 502, 503, 504, 0])
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 0])
 def test_twice_bad_then_good(server: Server, status: int) -> None:
     good = json.dumps({"result": [[ROW]]}).encode()
     server.answer = lambda path, body, number: (status, b"busy") if number < 2 else (200, good)
-    waits: list[float] = []
-    with HttpRetriever(server.url, tries=5, backoff_s=0.25, sleep=waits.append) as client:
+    with HttpRetriever(server.url, tries=5, backoff_s=0.001) as client:
         assert client.retrieve(["q"], 1) == [[Hit(PARIS, 0.0)]]
-    first, second = waits
-    assert 0.125 <= first <= 0.25 <= second <= 0.5
-
-
-def test_waits_differ_so_that_clients_do_not_come_back_together(server: Server) -> None:
-    server.answer = lambda path, body, number: (500, b"")
-    waits: list[float] = []
-    with HttpRetriever(server.url, tries=9, sleep=waits.append) as client, pytest.raises(RetrievalError):
-        client.retrieve(["q"], 1)
-    shares = [wait / n for n, wait in enumerate(waits, start=1)]
-    assert len(set(shares)) == 8
-    assert all(0.5 <= share <= 1 for share in shares)
-
-
-@pytest.mark.parametrize(("header", "wait_s"), [("7", 7.0), ("86400", 30.0), ("Wed, 21 Oct 2037 07:28:00 GMT", 0.0)])
-def test_a_busy_server_says_when_to_come_back(server: Server, header: str, wait_s: float) -> None:
-    good = json.dumps({"result": [[]]}).encode()
-    server.answer = lambda path, body, number: (503, b"", {"retry-after": header}) if number == 0 else (200, good)
-    waits: list[float] = []
-    with HttpRetriever(server.url, tries=2, backoff_s=0, sleep=waits.append) as client:
-        assert client.retrieve(["q"], 1) == [[]]
-    assert waits == [wait_s]
+    assert len(server.requests) == 3
 
 
 def test_a_token_is_sent_and_never_shown(server: Server) -> None:
     server.answer = lambda path, body, number: (401, b'{"error": {"kind": "token"}}')
     with (
         HttpRetriever(server.url, token="s3cret") as client,
-        pytest.raises(RetrievalError, match="HTTP 401 after 1 try") as caught,
+        pytest.raises(HttpError, match="HTTP 401") as caught,
     ):
         client.retrieve(["q"], 1)
     assert server.tokens == {"Bearer s3cret"}
@@ -234,7 +212,7 @@ def test_a_reply_that_trickles_is_a_time_out() -> None:
         thread = threading.Thread(target=trickle, daemon=True)  # it may never be connected to
         thread.start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        with HttpRetriever(url, timeout_s=0.2, tries=1) as client, pytest.raises(RetrievalError) as caught:
+        with HttpRetriever(url, timeout_s=0.2, tries=1) as client, pytest.raises(HttpError) as caught:
             client.retrieve(["q"], 1)
         stopping.set()
         thread.join()
@@ -244,7 +222,7 @@ def test_a_reply_that_trickles_is_a_time_out() -> None:
 def test_a_reply_that_is_too_long_is_broken_off(server: Server) -> None:
     server.answer = lambda path, body, number: (200, b'{"result": [[' + b" " * 2_000_000 + b"]]}")
     with HttpRetriever(server.url, max_reply_bytes=1000) as client:
-        with pytest.raises(RetrievalError, match="longer than 1000 bytes") as caught:
+        with pytest.raises(HttpError, match="longer than 1000 bytes") as caught:
             client.retrieve(["q"], 1)
         assert (caught.value.kind, len(server.requests)) == ("schema", 1)
         server.result([[]])
@@ -268,13 +246,13 @@ def test_a_server_that_fails_at_random_is_asked_until_it_answers(server: Server,
 
 def test_html_500(server: Server, client: HttpRetriever) -> None:
     server.answer = lambda path, body, number: (500, b"<html>\xff\n\x1b[31m" + b"x" * 1000)
-    with pytest.raises(RetrievalError) as caught:
+    with pytest.raises(HttpError) as caught:
         client.retrieve(["q"], 1)
     error = caught.value
     assert (error.kind, error.status, error.url) == ("status", 500, f"{server.url}/retrieve")
     assert error.body_head.startswith("<html>\\xff\\n\\x1b[31mxxx")
     assert error.body_head.count("x") < 205
-    assert f"{server.url}/retrieve: HTTP 500 after 3 tries [status; status 500, first bytes: <html>" in str(error)
+    assert f"{server.url}/retrieve: HTTP 500 (try 3) [status; status 500, first bytes: <html>" in str(error)
     assert str(error).isprintable()
     assert len(server.requests) == 3
     assert isinstance(error, UserError)
@@ -282,10 +260,10 @@ def test_html_500(server: Server, client: HttpRetriever) -> None:
     assert (str(copy), copy.kind, copy.status) == (str(error), error.kind, error.status)
 
 
-@pytest.mark.parametrize("status", [301, 400, 404, 422, 429])
+@pytest.mark.parametrize("status", [301, 400, 404, 422])
 def test_other_statuses_are_not_tried_again(server: Server, client: HttpRetriever, status: int) -> None:
     server.answer = lambda path, body, number: (status, b"no")
-    with pytest.raises(RetrievalError, match="after 1 try") as caught:
+    with pytest.raises(HttpError, match=rf"HTTP {status} \[status") as caught:
         client.retrieve(["q"], 1)
     assert (caught.value.kind, caught.value.status, len(server.requests)) == ("status", status, 1)
 
@@ -295,7 +273,7 @@ def test_other_statuses_are_not_tried_again(server: Server, client: HttpRetrieve
 )
 def test_not_json(server: Server, client: HttpRetriever, body: bytes) -> None:
     server.answer = lambda path, body_, number: (200, body)
-    with pytest.raises(RetrievalError, match="not JSON after 3 tries") as caught:
+    with pytest.raises(HttpError, match=r"not JSON \(try 3\)") as caught:
         client.retrieve(["q"], 1)
     assert (caught.value.kind, caught.value.status, len(server.requests)) == ("not_json", 200, 3)
     assert ("(empty body)" in str(caught.value)) == (body == b"")
@@ -319,7 +297,7 @@ def test_not_json(server: Server, client: HttpRetriever, body: bytes) -> None:
 )
 def test_wrong_schema(server: Server, client: HttpRetriever, body: object, said: str) -> None:
     server.answer = lambda path, body_, number: (200, json.dumps(body).encode())
-    with pytest.raises(RetrievalError, match="schema; status 200") as caught:
+    with pytest.raises(HttpError, match="schema; status 200") as caught:
         client.retrieve(["q"], 3)
     assert caught.value.kind == "schema"
     assert said in str(caught.value)
@@ -329,7 +307,7 @@ def test_wrong_schema(server: Server, client: HttpRetriever, body: object, said:
 def test_wrong_schema_of_pages(server: Server, client: HttpRetriever) -> None:
     for result in ([], ["text"], [{"url": "u"}]):
         server.result(result)
-        with pytest.raises(RetrievalError, match="/access"):
+        with pytest.raises(HttpError, match="/access"):
             client.access(["u"])
 
 
@@ -337,7 +315,7 @@ def test_refused() -> None:
     url = free_url()
     with (
         HttpRetriever(url, tries=2, backoff_s=0) as client,
-        pytest.raises(RetrievalError, match="no connection after 2 tries") as caught,
+        pytest.raises(HttpError, match=r"no connection .*\(try 2\)") as caught,
     ):
         client.retrieve(["q"], 1)
     assert (caught.value.kind, caught.value.status, caught.value.body_head) == ("refused", None, "")
@@ -354,7 +332,7 @@ def test_hang(server: Server) -> None:
     start = time.monotonic()
     with (
         HttpRetriever(server.url, timeout_s=0.05, tries=2, backoff_s=0) as client,
-        pytest.raises(RetrievalError, match=r"no answer within 0.05 s after 2 tries") as caught,
+        pytest.raises(HttpError, match=r"no whole reply within 0\.05 s \(try 2\)") as caught,
     ):
         client.retrieve(["q"], 1)
     assert caught.value.kind == "timeout"
@@ -365,7 +343,7 @@ def test_health(server: Server, client: HttpRetriever) -> None:
     server.result([[]])
     client.health()
     server.answer = lambda path, body, number: (404, b'{"detail":"Not Found"}')
-    with pytest.raises(RetrievalError, match="HTTP 404"):
+    with pytest.raises(HttpError, match="HTTP 404"):
         client.health()
 
 

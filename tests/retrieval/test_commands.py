@@ -15,10 +15,10 @@ import pytest
 import mempo.cli
 from mempo.build import open_retriever
 from mempo.config import resolve
+from mempo.config.retrieval import BuildSettings, EncoderSettings
 from mempo.errors import UserError
-from mempo.retrieval.build_index import BuildSettings, build_index
+from mempo.retrieval.build_index import build_index
 from mempo.retrieval.encoder import TransformersEncoder
-from mempo.retrieval.encoder_settings import EncoderSettings
 from mempo.retrieval.errors import CorpusError
 from mempo.retrieval.index import open_index
 from tests.retrieval.encoders import tiny_bert
@@ -59,8 +59,8 @@ def test_the_index_of_a_table_holds_its_text(cli: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["bm25", "tantivy", "dense", "hybrid"])
 def test_every_kind(cli: Any, corpus: Path, tmp_path: Path, kind: str) -> None:
-    encoder = ("--encoder", tiny_bert(tmp_path / "bert")) if kind in ("dense", "hybrid") else ()
-    code, out, err = cli("index", "build", corpus, "--out", tmp_path / "i", "--kind", kind, *encoder)
+    encoder = (f"encoder={tiny_bert(tmp_path / 'bert')}",) if kind in ("dense", "hybrid") else ()
+    code, out, err = cli("index", "build", corpus, "--out", tmp_path / "i", f"kind={kind}", *encoder)
     assert (code, out[:24]) == (0, "12 documents are indexed"), err
     code, out, _ = cli("search", tmp_path / "i", "capital of france", "--top-k", "2")
     assert (code, out.count("\n[")) == (0, 1), out
@@ -76,34 +76,10 @@ def test_every_kind(cli: Any, corpus: Path, tmp_path: Path, kind: str) -> None:
 
 def test_options_reach_the_index(cli: Any, corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     bert = tiny_bert(tmp_path / "bert")
-    options = [
-        "--kind",
-        "dense",
-        "--factory",
-        "IVF2,SQ8",
-        "--metric",
-        "l2",
-        "--pooling",
-        "cls",
-        "--query-prefix",
-        "query:",
-        "--max-tokens",
-        "16",
-    ]
-    options += [
-        "--no-normalize",
-        "--titles",
-        "quoted",
-        "--batch",
-        "3",
-        "--nprobe",
-        "2",
-        "--train-sample",
-        "10",
-        "--stored-as",
-        "float16",
-    ]
-    code, _, err = cli("index", "build", corpus, "--out", tmp_path / "i", *options, "--encoder", bert)
+    options = ["kind=dense", "dense.factory=IVF2,SQ8", "dense.metric=l2", "dense.nprobe=2", "dense.train_sample=10"]
+    options += ["dense.stored_as=float16", "encoder.pooling=cls", "encoder.query_prefix='query:'"]
+    options += ["encoder.max_tokens=16", "encoder.normalize=false", "encoder.titles=quoted", "encoder.batch=3"]
+    code, _, err = cli("index", "build", corpus, "--out", tmp_path / "i", *options, f"encoder={bert}")
     assert code == 0, err
     assert "IVF2,SQ8: trained on 10 vectors" in caplog.text
     side = json.loads((tmp_path / "i" / "index.json").read_text())["parameters"]
@@ -117,7 +93,7 @@ def test_options_reach_the_index(cli: Any, corpus: Path, tmp_path: Path, caplog:
 def test_a_run_opens_any_kind(corpus: Path, tmp_path: Path, kind: Any) -> None:
     bert = tiny_bert(tmp_path / "bert")
     encoder = None if kind == "tantivy" else EncoderSettings(path=str(bert))
-    build_index(corpus, tmp_path / "i", BuildSettings(kind=kind, encoder=encoder), tmp_path / "cache")
+    build_index(corpus, tmp_path / "i", BuildSettings(kind=kind, encoder=encoder))
     config = resolve(None, [f"data.index={tmp_path / 'i'}"]).config
     retriever = open_retriever(config, None, tmp_path)
     assert retriever is not None
@@ -130,10 +106,10 @@ def test_a_run_opens_any_kind(corpus: Path, tmp_path: Path, kind: Any) -> None:
 
 def test_a_ready_made_file(cli: Any, corpus: Path, tmp_path: Path) -> None:
     bert = tiny_bert(tmp_path / "bert")
-    cli("index", "build", corpus, "--out", tmp_path / "one", "--kind", "dense", "--encoder", bert)
+    cli("index", "build", corpus, "--out", tmp_path / "one", "kind=dense", f"encoder={bert}")
     (tmp_path / "one" / "vectors.faiss").rename(tmp_path / "e5_Flat.index")
-    ready = ("--faiss", tmp_path / "e5_Flat.index", "--encoder", bert)
-    code, out, err = cli("index", "build", corpus, "--out", tmp_path / "two", "--kind", "hybrid", *ready)
+    ready = (f"faiss_file={tmp_path / 'e5_Flat.index'}", f"encoder={bert}")
+    code, out, err = cli("index", "build", corpus, "--out", tmp_path / "two", "kind=hybrid", *ready)
     assert (code, "12 documents" in out) == (0, True), err
     side = json.loads((tmp_path / "two" / "dense" / "index.json").read_text())["parameters"]
     assert side["agreement"] > 0.999
@@ -143,21 +119,23 @@ def test_a_ready_made_file(cli: Any, corpus: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--kind bm52", "--kind: Input should be 'bm25'"),
-        ("--kind dense", "'dense' needs an encoder"),
-        ("--encoder minilm", "--encoder is of no use here: it belongs to --kind dense or hybrid"),
-        ("--kind dense --encoder nowhere", "no encoder folder 'nowhere'"),
-        ("--kind dense --encoder BERT --lexical bm25", "--lexical is of no use here: it belongs to --kind hybrid"),
-        ("--kind dense --encoder BERT --title-weight 3", "--title-weight is of no use here"),
-        ("--kind dense --encoder BERT --faiss x --factory Flat", "--factory is of no use here"),
-        ("--kind dense --encoder BERT --pooling max", "--pooling: Input should be 'mean', 'cls' or 'last'"),
-        ("--kind dense --encoder BERT --max-tokens 64", "max_tokens is 64 but the encoder .* sees 32; set 32"),
-        ("--kind dense --encoder BERT --factory IVF64,Flat", "needs at least 64 vectors .* there are 12"),
-        ("--kind dense --encoder BERT --faiss none", "FAISS file none does not exist"),
+        ("kind=bm52", "kind: Input should be 'bm25'.*did you mean 'bm25'"),
+        ("kind=dense", "'dense' needs an encoder"),
+        ("knd=dense", "unknown key 'knd'; did you mean 'kind'"),
+        ("encoder=minilm", "encoder would do nothing for an index of kind bm25.*use kind dense or hybrid"),
+        ("cache=x", "cache would do nothing for an index of kind bm25"),
+        ("kind=dense encoder=./nowhere", r"no encoder folder '\./nowhere'"),
+        ("kind=dense encoder=BERT lexical=tantivy", "lexical would do nothing.*the one half of kind hybrid"),
+        ("kind=dense encoder=BERT title_weight=3", "title_weight would do nothing"),
+        ("kind=dense encoder=BERT faiss_file=x dense.factory=SQ8", "dense.factory would do nothing beside faiss_file"),
+        ("kind=dense encoder=BERT encoder.pooling=max", "encoder.pooling: Input should be 'mean', 'cls' or 'last'"),
+        ("kind=dense encoder=BERT encoder.max_tokens=64", "max_tokens is 64 but the encoder .* sees 32; set 32"),
+        ("kind=dense encoder=BERT dense.factory=IVF64,Flat", "needs at least 64 vectors .* there are 12"),
+        ("kind=dense encoder=BERT faiss_file=none", "FAISS file none does not exist"),
     ],
 )
 def test_mistakes_are_one_line(cli: Any, corpus: Path, tmp_path: Path, options: str, said: str) -> None:
-    words = [str(tiny_bert(tmp_path / "bert")) if word == "BERT" else word for word in options.split()]
+    words = options.replace("BERT", str(tiny_bert(tmp_path / "bert"))).split()
     code, _, err = cli("index", "build", corpus, "--out", tmp_path / "i", *words)
     assert code == 2
     assert len(err.strip().splitlines()) == 1, err
@@ -168,9 +146,13 @@ def test_mistakes_are_one_line(cli: Any, corpus: Path, tmp_path: Path, options: 
 def test_a_killed_build_goes_on(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = tmp_path / "corpus.jsonl.gz"
     packed.write_bytes(gzip.compress(corpus.read_bytes()))
-    settings = BuildSettings(kind="hybrid", encoder=EncoderSettings(path=str(tiny_bert(tmp_path / "bert"))))
+    settings = BuildSettings(
+        kind="hybrid", encoder=EncoderSettings(path=str(tiny_bert(tmp_path / "bert"))), cache=tmp_path / "cache"
+    )
     monkeypatch.setattr("mempo.retrieval.embeddings.embed_corpus.__defaults__", ("float32", lambda *_: None, 5))
-    expected = build_index(corpus, tmp_path / "whole", settings, tmp_path / "other").retrieve(["paris"], 5)
+    expected = build_index(
+        corpus, tmp_path / "whole", settings.model_copy(update={"cache": tmp_path / "other"})
+    ).retrieve(["paris"], 5)
     passages, calls = TransformersEncoder.passages, []
 
     def counted(self: TransformersEncoder, texts: Any) -> Any:
@@ -182,12 +164,12 @@ def test_a_killed_build_goes_on(corpus: Path, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(TransformersEncoder, "passages", counted)
     stop = 2
     with pytest.raises(KeyboardInterrupt):
-        build_index(packed, tmp_path / "i", settings, tmp_path / "cache")
+        build_index(packed, tmp_path / "i", settings)
     assert calls == [5, 5]
     assert (tmp_path / ".i.corpus" / "corpus.jsonl").is_file()
     assert not (tmp_path / "i").exists()
     stop, calls = 99, []
-    built = build_index(packed, tmp_path / "i", settings, tmp_path / "cache")
+    built = build_index(packed, tmp_path / "i", settings)
     assert calls == [2], "only what was missing"
     assert built.retrieve(["paris"], 5) == expected
     assert not (tmp_path / ".i.corpus").exists()
@@ -200,14 +182,14 @@ def test_a_broken_packed_corpus_leaves_nothing(tmp_path: Path) -> None:
     packed = tmp_path / "corpus.jsonl.gz"
     packed.write_bytes(gzip.compress(b'{"text": "a"}\n{"text"\n'))
     with pytest.raises(CorpusError, match="line 2"):
-        build_index(packed, tmp_path / "i", BuildSettings(), tmp_path / "cache")
+        build_index(packed, tmp_path / "i", BuildSettings())
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl.gz"]
 
 
 def test_vectors_may_be_dropped(cli: Any, corpus: Path, tmp_path: Path) -> None:
-    options = ("--kind", "dense", "--encoder", tiny_bert(tmp_path / "bert"), "--cache", tmp_path / "vectors")
+    options = ("kind=dense", f"encoder={tiny_bert(tmp_path / 'bert')}", f"cache={tmp_path / 'vectors'}")
     cli("index", "build", corpus, "--out", tmp_path / "i", *options)
     assert len(list((tmp_path / "vectors" / "embeddings").iterdir())) == 1
-    cli("index", "build", corpus, "--out", tmp_path / "i", *options, "--no-keep-embeddings")
+    cli("index", "build", corpus, "--out", tmp_path / "i", *options, "keep_embeddings=false")
     assert list((tmp_path / "vectors" / "embeddings").iterdir()) == []
     assert cli("search", tmp_path / "i", "paris")[0] == 0

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mempo.config.retrieval import DenseSettings, EncoderSettings
 from mempo.errors import UserError
 from mempo.retrieval import faiss_index
 from mempo.retrieval.corpus import Corpus
-from mempo.retrieval.dense_build import DenseSettings, build_dense
-from mempo.retrieval.encoder_settings import EncoderSettings
+from mempo.retrieval.dense_build import build_dense
 from mempo.retrieval.errors import IndexFolderError
 from mempo.retrieval.index import open_index
 from mempo.retrieval.types import Document, Retriever

@@ -49,8 +49,8 @@ def test_a_killed_build_goes_on_and_equals_an_unbroken_one(tmp_path: Path, corpu
 
 
 def test_a_real_encoder_goes_on_bit_by_bit(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mempo.config.retrieval import EncoderSettings
     from mempo.retrieval.encoder import TransformersEncoder
-    from mempo.retrieval.encoder_settings import EncoderSettings
 
     encoder = TransformersEncoder(EncoderSettings(path=str(tiny_bert(tmp_path / "bert")), batch=3))
     whole = embed_corpus(corpus, encoder, tmp_path / "whole", chunk_rows=8)
@@ -132,7 +132,7 @@ def test_vectors_that_are_none_are_refused(tmp_path: Path, corpus: Corpus, monke
 def test_a_full_disk_is_said_before_encoding(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = HashEncoder(dimension=64)
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 100})())
-    with pytest.raises(UserError, match=r"vectors of 25 documents take .* 0\.0 GiB free; .*--cache"):
+    with pytest.raises(UserError, match=r"vectors of 25 documents take .* 0\.0 GiB free; .*cache="):
         embed_corpus(corpus, encoder, tmp_path)
     assert encoder.encoded == 0
 

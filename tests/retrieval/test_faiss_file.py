@@ -11,9 +11,10 @@ import faiss
 import numpy as np
 import pytest
 
+from mempo.config.retrieval import DenseSettings
 from mempo.errors import UserError
 from mempo.retrieval.corpus import Corpus
-from mempo.retrieval.dense_build import DenseSettings, adopt_faiss
+from mempo.retrieval.dense_build import adopt_faiss
 from mempo.retrieval.errors import IndexFolderError
 from mempo.retrieval.index import open_index
 from mempo.retrieval.types import Document

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from mempo.config.retrieval import DenseSettings
 from mempo.retrieval.corpus import Corpus
-from mempo.retrieval.dense_build import DenseSettings, prepare
+from mempo.retrieval.dense_build import prepare
 from mempo.retrieval.errors import IndexFolderError
 from mempo.retrieval.hybrid import HybridIndex, HybridSettings, reciprocal_rank_fusion
 from mempo.retrieval.index import memory_need, open_index

@@ -13,12 +13,12 @@ import pytest
 from fastapi.testclient import TestClient
 from pydantic import ValidationError
 
+from mempo.config.retrieval import ServiceSettings
 from mempo.retrieval.client import HttpRetriever
 from mempo.retrieval.corpus import Corpus, Document
 from mempo.retrieval.errors import CorpusError
 from mempo.retrieval.index import Bm25Index
 from mempo.retrieval.service import create_app
-from mempo.retrieval.service_limits import ServiceSettings
 from mempo.retrieval.types import Hit
 from tests.retrieval.serving import serving
 

@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from mempo.config.retrieval import ServiceSettings
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.index import Bm25Index
 from mempo.retrieval.service import create_app
-from mempo.retrieval.service_limits import ServiceSettings
 from tests.retrieval.serving import serving
 
 ROWS = [

@@ -19,12 +19,13 @@ from typing import Any
 import httpx
 import pytest
 
+from mempo.config.overrides import settings_from
+from mempo.config.retrieval import ServiceSettings
 from mempo.errors import UserError
 from mempo.retrieval.corpus import Corpus, Document
 from mempo.retrieval.index import Bm25Index
 from mempo.retrieval.service import create_app
-from mempo.retrieval.service_limits import ServiceSettings
-from mempo.retrieval.service_run import for_index, has_titles, is_loopback, parse_settings, serve
+from mempo.retrieval.service_run import for_index, has_titles, is_loopback, serve
 from mempo.retrieval.service_wire import found, result
 from tests.retrieval.serving import serving
 
@@ -68,7 +69,9 @@ def process(
 
 
 def test_limits_from_the_command_line() -> None:
-    assert parse_settings(["max_queries=7", "cache_mib=0.5"]) == ServiceSettings(max_queries=7, cache_mib=0.5)
+    assert settings_from(ServiceSettings, ["max_queries=7", "cache_mib=0.5"]) == ServiceSettings(
+        max_queries=7, cache_mib=0.5
+    )
     for override, said in (
         ("max_querys=7", "did you mean 'max_queries'?"),
         ("max_queries", "write key=value"),
@@ -76,13 +79,13 @@ def test_limits_from_the_command_line() -> None:
         ("default_top_k=5000", "above max_top_k"),
     ):
         with pytest.raises(UserError, match=said.replace("?", r"\?")):
-            parse_settings([override])
+            settings_from(ServiceSettings, [override])
 
 
 def test_a_lexical_index_is_asked_in_small_batches_unless_told_otherwise() -> None:
     assert for_index(ServiceSettings(), "bm25").max_batch_queries == 8
     assert for_index(ServiceSettings(), "faiss").max_batch_queries == 64
-    assert for_index(parse_settings(["max_batch_queries=64"]), "bm25").max_batch_queries == 64
+    assert for_index(settings_from(ServiceSettings, ["max_batch_queries=64"]), "bm25").max_batch_queries == 64
 
 
 def test_loopback() -> None:

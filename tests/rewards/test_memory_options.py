@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mempo.rewards import Evidence, MemorySettings, NoSignal, NoteScore, ProbeSettings, note_reward, score_notes
+from mempo.config.rewards import MemorySettings, ProbeSettings
+from mempo.rewards import Evidence, NoSignal, NoteScore, note_reward, score_notes
 from mempo.rewards.note_contexts import (
     ahead_contexts,
     full_context,
@@ -218,7 +219,7 @@ def test_keys_beside_a_preset_win() -> None:
     assert (s.pool, s.baseline, s.probe.thought, s.probe.separators_are_gold) == ("turn", "full", "enough", True)
     assert MemorySettings(**s.model_dump()) == s
     assert MemorySettings(preset="original", pool="turn", probe=ProbeSettings(thought="enough")) == s
-    assert s.beside_preset(("pool", "weight", "gate")) == ["pool"]
+    assert [name for name in ("pool", "weight", "gate") if s.beside_preset(name)] == ["pool"]
 
 
 def test_a_preset_that_is_no_name_is_refused() -> None:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mempo.rewards import MemorySettings, NoteScore
+from mempo.config.rewards import MemorySettings
+from mempo.rewards import NoteScore
 from mempo.rewards.note_reward import Evidence, note_reward, threshold_bar
 
 MEM = [-0.2, -3.5, -0.1, -2.8]  # log-probs of four gold tokens given the note

@@ -25,16 +25,19 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from mempo.agent import DecodingSettings, Job, rollout
-from mempo.credit import CreditSettings
+from mempo.agent import Job, rollout
+from mempo.config.rewards import MemorySettings
+from mempo.config.rollout import DecodingSettings, PromptSettings
+from mempo.config.train import CreditSettings
 from mempo.engine.model import Policy
 from mempo.engine.scoring import LocalScorer, score_naive
 from mempo.interfaces import Generation, Scorer, ScoreRequest, ToolResult
 from mempo.question import Gold, Question
-from mempo.render import PromptSettings
-from mempo.rewards import MemorySettings, NoteScore, OutcomeScore, score_notes
+from mempo.rewards import NoteScore, OutcomeScore, score_notes
 from mempo.tokens import Codec
-from mempo.train.credit import assign_credit
+from mempo.train.advantages import batch_advantages
+from mempo.train.batch import advantages_by_turn, training_rows
+from mempo.train.score_batch import ScoredBatch
 from mempo.train.toy import toy_codec
 from mempo.trajectory import GenerationStop, Trajectory
 from tests.rewards.naive_original import (
@@ -265,8 +268,9 @@ def library(groups: Sequence[Group], codec: Codec, scorer: Scorer) -> Ours:
     questions = [group.question for group in groups for _ in group.rollouts]
     notes = score_notes(questions, rollouts, codec, scorer, ORIGINAL)
     outcomes = [OutcomeScore(score, None, True, {}) for group in groups for score in group.scores]
-    credit = assign_credit(rollouts, outcomes, notes, len(groups[0].rollouts), CreditSettings(), ORIGINAL)
-    return Ours(notes, credit.tokens)
+    batch = ScoredBatch(questions, rollouts, outcomes, notes, [], {}).counted(len(groups[0].rollouts))
+    rows = training_rows(batch, batch_advantages(batch, CreditSettings(), ORIGINAL))
+    return Ours(notes, advantages_by_turn(rows, len(rollouts)))
 
 
 def naive(group: Group, codec: Codec, logprobs: LogProbs, count_eps: float = 0.0) -> NaiveCredit:

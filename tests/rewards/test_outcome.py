@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mempo.config.rewards import OutcomeSettings
 from mempo.errors import UserError
 from mempo.protocol import FORMAT_RULES
 from mempo.question import Gold, Question
-from mempo.rewards import OutcomeSettings, outcome_score, score_answer
+from mempo.rewards import outcome_score, score_answer
 from mempo.trajectory import StopReason, Trajectory
 from tests.rewards.build import NOTE, THINK, answered, question, trajectory, turn
 
@@ -222,7 +223,7 @@ def test_import_path_must_have_been_resolved() -> None:
     [
         ({"score": "mean_e"}, "did you mean 'mean_em'"),
         ({"separator": " "}, "blank"),
-        ({"normalization": "serch-r1"}, "did you mean 'search-r1'"),
+        ({"normalization": "serch-r1"}, "'default' or 'search-r1'"),
         ({"format_gat": True}, "did you mean 'format_gate'"),
     ],
 )

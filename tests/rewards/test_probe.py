@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mempo.config.rewards import ProbeSettings
 from mempo.question import Gold
-from mempo.rewards import NoSignal, Probe, ProbeSettings, build_probe
+from mempo.rewards import NoSignal, Probe, build_probe
 from mempo.rewards.probe import probe_or_reason
 from mempo.tokens import Codec, Encoded
 from tests.rewards.build import question

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from mempo.config.rewards import ProbeSettings
 from mempo.interfaces import ScoreRequest
 from mempo.question import Question
-from mempo.rewards import ProbeSettings
 from mempo.rewards.probe_check import CheckNotes, ProbeCheck, check_notes, check_probe, note_of_gold
 from tests.rewards.test_probe import Chunks
 

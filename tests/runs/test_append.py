@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mempo.protocol import TurnGrammar
+from mempo.read_files import DamagedFile
 from mempo.runs.append import RolloutAppender, items_end, latest, mend, read_facts
 from mempo.runs.files import read_lines
 from mempo.runs.rollouts import load_rollouts, save_rollouts, tokens_path
@@ -86,7 +87,7 @@ def test_foreign_and_torn_lines(tmp_path: Path) -> None:
     file.write_text('{"question_id": "a", "rollout": 0, "question_ids": 3}\n{"question_id": "b", "roll', "utf-8")
     assert list(read_facts(file)) == [{"question_id": "a", "rollout": 0, "question_ids": 3}]
     file.write_text('{"question_id": "a"}\nno json\n', "utf-8")
-    with pytest.raises(ValueError, match="line 2"):
+    with pytest.raises(DamagedFile, match="line 2"):
         list(read_facts(file))
 
 

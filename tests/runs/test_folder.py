@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -36,16 +37,23 @@ def labels(run: RunFolder) -> list[str]:
 # --- configuration -------------------------------------------------------------------------------------------------
 
 
+def began(path: Path, config: Mapping[str, object] = CONFIG) -> RunFolder:
+    """A run with a step."""
+    run = RunFolder(path)
+    run.begin(config, resume=False)
+    run.refuse_other_data({}, resume=False)
+    run.log("sft", 1, {})
+    return run
+
+
 def test_the_configuration_is_kept(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path / "r")
-    run.begin(CONFIG, resume=False)
+    run = began(tmp_path / "r")
     assert yaml.safe_load((tmp_path / "r" / "config.yaml").read_text()) == CONFIG
     run.begin(CONFIG, resume=True)
 
 
 def test_a_folder_that_holds_a_run_is_not_taken_twice(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path / "r")
-    run.begin(CONFIG, resume=False)
+    run = began(tmp_path / "r")
     with pytest.raises(UserError, match=r"already holds a run; add --resume.*or choose another folder"):
         run.begin(CONFIG, resume=False)
 
@@ -55,9 +63,40 @@ def test_nothing_to_resume_is_said(tmp_path: Path) -> None:
         RunFolder(tmp_path / "r").begin(CONFIG, resume=True)
 
 
-def test_a_resume_with_another_configuration_names_the_keys(tmp_path: Path) -> None:
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_start_that_failed_before_its_first_step_does_not_block_the_folder(tmp_path: Path, resume: bool) -> None:
     run = RunFolder(tmp_path / "r")
     run.begin(CONFIG, resume=False)
+    run.refuse_other_data({"training questions": "a"}, resume=False)
+    for name in ("evaluation-start.json", "rollouts/evaluation-start.jsonl", "rollouts/mine.txt", "start/config.json"):
+        (run.path / name).parent.mkdir(exist_ok=True)
+        (run.path / name).write_text("{}")
+    other = {**CONFIG, "seed": 1}
+    assert not run.check(other, resume)
+    run.begin(other, resume)
+    assert run.config() == other
+    assert [p.name for p in sorted(run.path.rglob("*")) if p.is_file()] == ["config.yaml", "data.json", "mine.txt"]
+
+
+@pytest.mark.parametrize(
+    "name", ["config.yaml", "metrics.jsonl", "data.json", "final/x", "rollouts/x", "data/corpus/corpus.jsonl"]
+)
+def test_files_of_somebody_else_are_not_written_over(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(UserError, match=f"holds {name.partition('/x')[0]}, which a run would write over"):
+        RunFolder(tmp_path).begin(CONFIG, resume=False)
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_a_folder_with_other_things_may_hold_a_run(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("mine")
+    began(tmp_path)
+    assert (tmp_path / "notes.md").read_text() == "mine"
+
+
+def test_a_resume_with_another_configuration_names_the_keys(tmp_path: Path) -> None:
+    run = began(tmp_path / "r")
     other = {"seed": 1, "optim": {"lr": 5e-6, "schedule": "cosine"}, "data": {"objectives": [2, 4]}, "new": {"a": 1}}
     with pytest.raises(UserError) as error:
         run.begin(other, resume=True)
@@ -73,6 +112,15 @@ def test_a_resume_with_another_configuration_names_the_keys(tmp_path: Path) -> N
     assert "schedule" not in message
 
 
+def test_what_may_change_changes_and_is_kept_and_output_is_never_compared(tmp_path: Path) -> None:
+    run = began(tmp_path / "r", {**CONFIG, "output": "runs/elsewhere"})
+    other = {**CONFIG, "optim": {"lr": 1e-5, "schedule": "cosine"}, "output": str(tmp_path / "r")}
+    with pytest.raises(UserError, match=r"changed: optim\.lr: 1e-06 → 1e-05$"):
+        run.check(other, resume=True)
+    run.begin(other, resume=True, may_change=("optim.lr",))
+    assert run.config() == other
+
+
 def test_equal_values_are_no_change() -> None:
     assert changed_keys(CONFIG, {**CONFIG, "data": {"objectives": (2, 3), "corpus": None}}) == []
     assert changed_keys({"a": {}}, {"a": {}}) == []
@@ -81,9 +129,7 @@ def test_equal_values_are_no_change() -> None:
 
 @pytest.mark.parametrize("value", [1e-6, 5e-7, 1e20, 0.1, float("inf"), -3, True, None, "1e-6", "yes", "ü: #", [], {}])
 def test_every_value_survives_the_file(tmp_path: Path, value: object) -> None:
-    run = RunFolder(tmp_path / "r")
-    run.begin({"key": value}, resume=False)
-    run.begin({"key": value}, resume=True)
+    began(tmp_path / "r", {"key": value}).begin({"key": value}, resume=True)
 
 
 # --- measures ------------------------------------------------------------------------------------------------------

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mempo.agent import Agent, DecodingSettings, Job, rollout
+from mempo.agent import Agent, Job, rollout
+from mempo.config.rollout import DecodingSettings, PromptSettings
 from mempo.interfaces import SamplerError, ToolResult
 from mempo.protocol import TurnGrammar
 from mempo.question import Question
-from mempo.render import PromptSettings
 from mempo.runs.rollouts import _longest_kept, load_rollouts, save_rollouts, tokens_path
 from mempo.tokens import common_prefix
 from mempo.trajectory import Trajectory

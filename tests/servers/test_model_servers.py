@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mempo.agent import DecodingSettings, Job, run_rollouts
+from mempo.agent import Job, run_rollouts
+from mempo.config.rollout import DecodingSettings, PromptSettings
+from mempo.config.server import ServerSettings
 from mempo.evaluate.openai_server import OpenedServer, open_server
-from mempo.evaluate.openai_settings import ServerSettings
 from mempo.interfaces import Generation, SamplingParams, ToolResult
 from mempo.question import Question
-from mempo.render import PromptSettings
 from mempo.trajectory import GenerationStop, StopReason
 from tests.servers.start import Running, named_server, transformers_serve, xllamacpp
 from tests.tiny import make_agent

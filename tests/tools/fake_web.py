@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from mempo.tools.web_address import public_addresses
+from mempo.tools.web_address import CONTROL_HOST, public_addresses
 
 
 @dataclass
@@ -34,12 +34,18 @@ class FakeWeb:
         self.pages: dict[str, Reply | Callable[[Request], Reply]] = {}
         self.requests: list[Request] = []
         self.stopping = threading.Event()
+        self.is_online = True
 
     def url(self, path: str, host: str = "site.test") -> str:
         return f"http://{host}:{self.port}{path}"
 
-    def resolve(self, host: str, port: int) -> list[str]:
-        """Names under .test are here; all others are asked for, and checked, as ever."""
+    def resolve(self, host: str, port: int) -> Sequence[str]:
+        """Names under .test are here, and the control host is known while there is a network; all others are asked for,
+        and checked, as ever."""
+        if host == CONTROL_HOST:
+            if not self.is_online:
+                raise OSError("the name service does not answer")
+            return ["93.184.216.34"]
         return ["127.0.0.1"] if host.endswith(".test") else public_addresses(host, port)
 
 
@@ -71,6 +77,7 @@ def fake_web() -> Iterator[FakeWeb]:
             pass
 
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    http.handle_error = lambda request, client_address: None  # clients may hang up
     web = FakeWeb(http.server_port)
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import random
 import socket
+from collections.abc import Sequence
 from typing import Any
 
+import httpx
 import pytest
 
+from mempo.config.tools import WebPageSettings
 from mempo.tools.retrying import BadCall
 from mempo.tools.web_address import checked_url, is_public, public_addresses
-from mempo.tools.web_errors import WebError
+from mempo.tools.web_fetch import Fetcher
 
 
-@pytest.mark.parametrize("address", ["93.184.216.34", "2606:2800:220:1:248:1893:25c8:1946", "64:ff9b::808:808"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "93.184.216.34",
+        "2606:2800:220:1:248:1893:25c8:1946",
+        "64:ff9b::808:808",
+        "2a00::5efe:808:808",
+        "::ffff:8.8.8.8",
+        "2002:808:808::1",
+        "3ffe::1",
+    ],
+)
 def test_public(address: str) -> None:
     assert is_public(address)
 
@@ -46,6 +61,25 @@ def test_public(address: str) -> None:
         "2002:7f00:1::",
         "2001:0:53aa:64c:0:0:80ff:fffe",  # teredo of 127.0.0.1
         "no address",
+        "fec0::1",  # site-local
+        "feff::1",
+        "3fff::1",  # documentation
+        "3fff:fff::1",
+        "5f00::1",  # segment routing
+        "100::1",
+        "4000::1",  # given to nobody
+        "::7f00:1",  # IPv4-compatible 127.0.0.1
+        "::808:808",
+        "::ffff:0:7f00:1",  # translated
+        "64:ff9b:1::7f00:1",
+        "64:ff9b::a00:1",
+        "2a00::5efe:7f00:1",  # ISATAP of 127.0.0.1
+        "2a00:1450:4001:81b:0:5efe:c0a8:101",
+        "2a00::200:5efe:a00:1",
+        "2002:a00:1::1",
+        "2002:c0a8:101::1",
+        "2001:0:53aa:64c::f5ff:fffe",  # teredo of 10.0.0.1
+        "fe80::5efe:808:808",
     ],
 )
 def test_not_public(address: str) -> None:
@@ -68,6 +102,33 @@ def test_not_public(address: str) -> None:
         ("http://exa\tmple.org/", "no url"),
         ("http://[::1", "no url"),
         ("http://\ud800/", "no url"),
+        ("http://xn--/", "no url"),
+        ("http://xn--a/", "no url"),
+        ("http://xn--zzzzzzzz99999/x", "no url"),
+        ("http://[::1]x/", "no url"),
+        ("http://[zz]/", "no url"),
+        ("http://[v1.x]/", "no url"),
+        ("http:///path", "names no host"),
+        ("http://:80/", "names no host"),
+        ("http://?q", "names no host"),
+        ("http://example.org:-1/", "no url|port -1"),
+        ("http://example.org:٣/", "no url|port 3"),
+        ("http://a b/", "no url"),
+        ("http://a\x7f/", "no url"),
+        ("http://a\r\nhost: b/", "no url"),
+        ("http://a%00b/", "no url"),
+        ("http://" + "a" * 64 + ".org/", "no url"),
+        ("http://" + "a." * 130 + "org/", "no url"),
+        ("http://a..org/", "no url"),
+        ("http://[fe80::1%25eth0]/", "no url"),
+        ("http://\u200b/", "no url|no host"),
+        ("http://a\u202eb/", "no url"),
+        ("http://" + "ä" * 2000 + "/", "no url"),
+        ("http://user@/", "names no host"),
+        ("https://@:@/", "no url|names no host"),
+        ("//example.org/", "begins with http"),
+        ("http:example.org", "names no host"),
+        ("http:\\\\example.org", "no url|names no host"),
     ],
 )
 def test_what_is_no_web_address_is_said(url: str, said: str) -> None:
@@ -94,7 +155,7 @@ def _answer(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
     def resolve(host: str, port: int, **_: Any) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
 
-    monkeypatch.setattr("mempo.tools.web_address.socket.getaddrinfo", resolve)
+    monkeypatch.setattr("mempo.http.transport.socket.getaddrinfo", resolve)
 
 
 def test_every_address_of_a_host_must_be_public(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,10 +177,41 @@ def test_a_name_nobody_has_and_a_name_service_that_is_down(monkeypatch: pytest.M
 
         return resolve
 
-    monkeypatch.setattr("mempo.tools.web_address.socket.getaddrinfo", fail(socket.EAI_NONAME))
+    monkeypatch.setattr("mempo.http.transport.socket.getaddrinfo", fail(socket.EAI_NONAME))
     with pytest.raises(BadCall, match="no host has this name"):
         public_addresses("example.org", 80)
-    monkeypatch.setattr("mempo.tools.web_address.socket.getaddrinfo", fail(socket.EAI_AGAIN))
-    with pytest.raises(WebError) as caught:
+    monkeypatch.setattr("mempo.http.transport.socket.getaddrinfo", fail(socket.EAI_AGAIN))
+    with pytest.raises(OSError, match="does not answer"):
         public_addresses("example.org", 80)
-    assert caught.value.transient
+
+
+HOSTILE = "\x00\t /\\\"'@:[]%?#.-_~\x7f\u00e4\u00df\u0130\u200b\u202e\ud800\uff0e\U0001f600" + "a1x"
+
+
+def test_no_text_is_more_than_a_bad_call() -> None:
+    """From an address to a connection: whatever the policy writes, it is its own doing and never infrastructure."""
+
+    def resolve(host: str, port: int) -> Sequence[str]:
+        host.encode("ascii")
+        return public_addresses(host, port) if not host.strip("0123456789.:x") else ["127.0.0.1"]
+
+    rng = random.Random(0)
+    fetcher = Fetcher(WebPageSettings(timeout_s=1.0, ports=(9,)), resolve)
+    for n in range(3000):
+        text = "".join(rng.choices(HOSTILE, k=rng.randrange(1, 12)))
+        url = rng.choice(["http://", "https://", "http:", "xn--", "http://xn--", "http://[", "http://a:9/"]) + text
+        try:
+            parsed, port = checked_url(url, (80, 443, 9))
+        except BadCall:
+            continue
+        assert parsed.host
+        assert httpx.URL(str(parsed)) == parsed
+        if n % 10 == 0 and port == 9:
+            with pytest.raises(BadCall):
+                fetcher.fetch(url)
+
+
+@pytest.mark.parametrize("host", ["a" * 64, "a" * 5000, "a..b", ".", "-", "a" * 60 + ".b" * 400, "a\0b"])
+def test_a_name_that_no_host_can_have(host: str) -> None:
+    with pytest.raises(BadCall, match=r"no host has this name|not on the public internet"):
+        public_addresses(host, 80)

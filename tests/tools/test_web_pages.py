@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import ssl
+from collections.abc import Sequence
 from typing import Any
 
-import httpx
 import pytest
 
+from mempo.config.tools import AccessSettings, RetrySettings, WebPageSettings
 from mempo.errors import ConfigError
+from mempo.http.errors import HttpError
 from mempo.interfaces import ToolErrorKind, ToolResult
 from mempo.retrieval.types import Document
-from mempo.tools.access import AccessSettings, AccessTool
-from mempo.tools.retrying import BadCall, RetrySettings
-from mempo.tools.web_errors import WebError
+from mempo.tools.access import AccessTool
+from mempo.tools.retrying import BadCall
 from mempo.tools.web_fetch import Fetcher
 from mempo.tools.web_pages import ApiReader, DirectReader, PageReader, WebPages, make_reader
-from mempo.tools.web_settings import WebPageSettings
 from tests.tools.fake_web import FakeWeb, Reply, Request
 
 ARTICLE = "Paris is the capital of France and lies on the river Seine. " * 8
@@ -133,7 +134,7 @@ def test_a_name_that_changes_its_mind_is_asked_once(web: FakeWeb) -> None:
         (Reply(403), "HTTP 403"),
         (Reply(304), "HTTP 304"),
         (Reply(body=b"%PDF", headers={"content-type": "application/pdf"}), "type application/pdf"),
-        (Reply(body=b"x", headers={"content-type": "\x1b[31m/html"}), "cannot be read"),
+        (Reply(body=b"x", headers={"content-type": "t\xe9xt/html"}), "of type t\\xe9xt/html cannot"),
         (Reply(body=b"x" * 5001), "longer than 5000 bytes"),
         (Reply(body=gzip.compress(b"x" * 5_000_000), headers={"content-encoding": "gzip"}), "longer than 5000 bytes"),
         (Reply(body=b"x", headers={"content-encoding": "br"}), "packed as br"),
@@ -151,24 +152,32 @@ def test_what_the_policy_asked_for_is_not_to_be_had(web: FakeWeb, reply: Reply, 
     assert len(web.requests) == 1, "no other try"
 
 
+@pytest.mark.parametrize("is_online", [True, False])
 @pytest.mark.parametrize(
     ("reply", "said"),
     [
-        (Reply(500, b"<html>oops"), "HTTP 500, first bytes: <html>oops"),
-        (Reply(503), "HTTP 503"),
-        (Reply(429), "HTTP 429"),
         (Reply(body=b"half", length=100), "broke off"),
         (Reply(body=b"not gzip", headers={"content-encoding": "gzip"}), "broke off"),
-        (Reply(0), "no answer within 0.2 s"),
+        (Reply(0), "no whole reply within 0.2 s"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    ids=["half", "gzip", "hang"],
 )
-def test_a_site_that_fails_is_tried_again_and_then_infrastructure(web: FakeWeb, reply: Reply, said: str) -> None:
-    web.pages["/"] = reply
+def test_a_site_that_does_not_answer_is_the_policys_choice_unless_the_network_is_down(
+    web: FakeWeb, reply: Reply, said: str, is_online: bool
+) -> None:
+    web.pages["/"], web.is_online = reply, is_online
     result = call(web, web.url("/"), timeout_s=0.2)
-    assert result.error is ToolErrorKind.UNAVAILABLE
+    assert result.error is (ToolErrorKind.BAD_CALL if is_online else ToolErrorKind.UNAVAILABLE)
     assert said in result.notice
-    assert web.url("/") in result.notice
+    assert (web.url("/") in result.notice) is not is_online
+    assert len(web.requests) == 2, "it is tried again"
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_site_that_fails_is_tried_again(web: FakeWeb, status: int) -> None:
+    web.pages["/"] = Reply(status, b"<html>oops")
+    result = call(web, web.url("/"))
+    assert (result.error, result.notice) == (ToolErrorKind.BAD_CALL, f"error: the site fails: HTTP {status}")
     assert len(web.requests) == 2
 
 
@@ -178,7 +187,7 @@ def test_a_site_that_trickles_meets_the_time_limit(web: FakeWeb) -> None:
         return Reply(302, headers={"location": "/"})
 
     web.pages["/"] = slow
-    with pytest.raises(WebError, match=r"no answer within 0\.2 s"):
+    with pytest.raises(BadCall, match=r"no whole reply within 0\.2 s"):
         reader(web, timeout_s=0.2, max_redirects=100).read(web.url("/"))
     assert len(web.requests) <= 3
 
@@ -187,20 +196,41 @@ def test_the_next_address_is_tried_when_one_takes_no_connection(web: FakeWeb) ->
     web.pages["/"] = Reply(body=HTML)
     read = DirectReader(settings(web), lambda host, port: ["127.9.9.9", "127.0.0.1"]).read
     assert "capital" in read(web.url("/")).text
-    with pytest.raises(WebError, match="no connection"):
+    with pytest.raises(BadCall, match="no connection"):
         DirectReader(settings(web), lambda host, port: ["127.9.9.9"]).read(web.url("/"))
 
 
-def test_a_certificate_that_does_not_fit_is_no_failure_of_ours() -> None:
-    def refuse(request: httpx.Request) -> httpx.Response:
-        assert request.headers["host"] == "site.test"
-        assert (request.url.host, request.extensions["sni_hostname"]) == ("127.0.0.1", "site.test")
-        raise httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
+def test_a_host_whose_name_service_fails(web: FakeWeb) -> None:
+    def resolve(host: str, port: int) -> Sequence[str]:
+        if host == "dead.test":
+            raise OSError("the name service does not answer for dead.test")
+        return web.resolve(host, port)
 
-    fetcher = Fetcher(WebPageSettings(), lambda host, port: ["127.0.0.1"])
-    fetcher._client = httpx.Client(transport=httpx.MockTransport(refuse))
+    for is_online in (True, False):
+        web.is_online = is_online
+        for read in (DirectReader(settings(web), resolve).read, ApiReader(settings(web), resolve).read):
+            with pytest.raises(BadCall if is_online else HttpError, match="name service does not answer"):
+                read(web.url("/", "dead.test"))
+
+
+def test_a_redirect_to_what_is_no_url(web: FakeWeb) -> None:
+    for target in ("http://[::1", "http://xn--/", "http://a:b:c/"):
+        web.pages["/"] = Reply(302, headers={"location": target})
+        with pytest.raises(BadCall, match="no url"):
+            reader(web).read(web.url("/"))
+
+
+def test_a_certificate_that_does_not_fit_is_no_failure_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, int, str]] = []
+
+    async def refuse(self: Any, protocol: Any, host: str, port: int, **more: Any) -> Any:
+        asked.append((host, port, more["server_hostname"]))
+        raise ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "create_connection", refuse)
     with pytest.raises(BadCall, match="cannot prove"):
-        fetcher.fetch("https://site.test/")
+        Fetcher(WebPageSettings(), lambda host, port: ["192.0.2.1", "192.0.2.2"]).fetch("https://site.test/")
+    assert asked == [("192.0.2.1", 443, "site.test")]
 
 
 def test_tags_in_a_page_are_text(web: FakeWeb) -> None:
@@ -238,7 +268,7 @@ def test_a_reading_service_that_fails_is_infrastructure_and_keeps_the_key(
     tool = AccessTool(WebPages(api), AccessSettings(retry=RetrySettings(tries=3, backoff_s=0)))
     result = asyncio.run(tool.call(web.url("/")))
     assert result.error is ToolErrorKind.UNAVAILABLE
-    assert "HTTP 502, first bytes: bad gateway" in result.notice
+    assert "status 502, first bytes: bad gateway" in result.notice
     assert "s3cret" not in json.dumps(result.notice)
     assert len(web.requests) == 3
 

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
+from mempo.config.tools import RetrySettings, SearchSettings, WebSearchSettings
 from mempo.errors import ConfigError, UserError
+from mempo.http.errors import HttpError
 from mempo.interfaces import ToolErrorKind, ToolResult
 from mempo.retrieval.types import Document, Hit
-from mempo.tools.retrying import RetrySettings
-from mempo.tools.search import SearchSettings, SearchTool
-from mempo.tools.web_errors import WebError
+from mempo.tools.search import SearchTool
 from mempo.tools.web_search import SearchProvider, SerperProvider, WebSearch, make_provider
-from mempo.tools.web_settings import WebSearchSettings
 from tests.tools.fake_web import FakeWeb, Reply, Request
 
 KEY = "MY_SEARCH_KEY"
@@ -71,15 +70,15 @@ def test_nothing_found(web: FakeWeb) -> None:
 @pytest.mark.parametrize(
     ("reply", "said", "requests"),
     [
-        (Reply(500, b"<html>oops"), "HTTP 500, first bytes: <html>oops", 3),
-        (Reply(429), "HTTP 429, first bytes: (empty body)", 3),
+        (Reply(500, b"<html>oops"), "status 500, first bytes: <html>oops", 3),
+        (Reply(429), "status 429, first bytes: (empty body)", 3),
         (Reply(403, b'{"message": "Unauthorized."}'), "HTTP 403", 1),
         (Reply(302, headers={"location": "http://evil.test/"}), "HTTP 302", 1),
-        (Reply(body=b"<html>200 and no JSON"), "not JSON, first bytes: <html>200", 3),
+        (Reply(body=b"<html>200 and no JSON"), "status 200, first bytes: <html>200", 3),
         (Reply(body=b"[]"), 'no list "organic"', 1),
         (Reply(body=b'{"organic": ["x"]}'), 'no list "organic"', 1),
         (Reply(body=b" " * 3000), "longer than 2000 bytes", 1),
-        (Reply(0), "no answer within 0.2 s", 3),
+        (Reply(0), "no whole reply within 0.2 s", 3),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -95,7 +94,7 @@ def test_failures_are_told_without_the_key(web: FakeWeb, reply: Reply, said: str
 
 def test_a_service_may_ask_for_time(web: FakeWeb) -> None:
     web.pages["/search"] = Reply(429, headers={"retry-after": "7"})
-    with pytest.raises(WebError) as caught:
+    with pytest.raises(HttpError) as caught:
         SerperProvider(settings(web)).search("q", 1)
     assert (caught.value.transient, caught.value.retry_after_s) == (True, 7.0)
 

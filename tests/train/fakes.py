@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mempo.agent import Agent, DecodingSettings, Job, rollout
-from mempo.credit import CreditSettings
+from mempo.agent import Agent, Job, rollout
+from mempo.config.rewards import MemorySettings, OutcomeSettings
+from mempo.config.rollout import DecodingSettings
+from mempo.config.train import CreditSettings, LossSettings, OptimSettings, RlSettings
 from mempo.engine.model import Policy
-from mempo.engine.optimizer import OptimSettings
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.update import Updater
 from mempo.interfaces import Generation, Sampler, SamplingParams, ToolResult
-from mempo.loss import LossSettings
 from mempo.question import Question
-from mempo.rewards.memory import MemorySettings
-from mempo.rewards.outcome import OutcomeScore, OutcomeSettings
+from mempo.rewards.memory import NoteScore
+from mempo.rewards.outcome import OutcomeScore
 from mempo.runs.folder import RunFolder
-from mempo.train.rl import RlSettings, RlSetup
+from mempo.train.advantages import AdvantageBatch, Advantages
+from mempo.train.batch import advantages_by_turn, training_rows
+from mempo.train.rl import RlSetup
+from mempo.train.score_batch import ScoredBatch
 from mempo.trajectory import Trajectory
 from tests.tiny import Scripted, make_agent, make_codec, said, tiny_llama
 
@@ -83,6 +86,33 @@ def played(
 
 def outcome_of(score: float | None) -> OutcomeScore:
     return OutcomeScore(score, None, True, {}, None if score is not None else "error")
+
+
+PLAIN_CREDIT = CreditSettings(normalize_std=False)
+PLAIN_MEMORY = MemorySettings(min_pool=2, normalize_std=False)
+
+
+def note_score(turn: int, r: float | None) -> NoteScore:
+    return NoteScore(turn, r, None, r, 1, 1, None, r)
+
+
+def advantage_batch(
+    trajectories: Sequence[Trajectory],
+    scores: Sequence[float | None],
+    rewards: Sequence[Mapping[int, float | None]] | None = None,
+    size: int | None = None,
+) -> AdvantageBatch:
+    """Of rollouts with these scores and note rewards `[rollouts]{turn: r}`, in groups of `size` (all are one)."""
+    notes = [[note_score(turn, r) for turn, r in by_turn.items()] for by_turn in rewards or [{} for _ in scores]]
+    asked = [Question(trajectory.question_id, "?", "Paris") for trajectory in trajectories]
+    scored = ScoredBatch(asked, trajectories, [outcome_of(score) for score in scores], notes, [], {})
+    return scored.counted(size or len(scores), step=7)
+
+
+def token_values(batch: AdvantageBatch, advantages: Advantages) -> list[dict[int, list[float]]]:
+    """`[rollouts]{turn: [generated tokens]}` of the rollouts of the batch."""
+    found = advantages_by_turn(training_rows(batch, advantages), max(batch.places, default=0) + 1)
+    return [found[place] for place in batch.places]
 
 
 def setup(

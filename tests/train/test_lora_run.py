@@ -12,7 +12,8 @@ from transformers import AutoModelForCausalLM
 
 import mempo.train.rl
 import mempo.train.sft
-from mempo.engine.model import ModelSettings, load_policy, save_policy
+from mempo.config.engine import ModelSettings
+from mempo.engine.model import load_policy, save_policy
 from mempo.errors import ConfigError, UserError
 from mempo.evaluation import evaluate_model, final_model
 from tests.engine.test_update import assert_same_weights as assert_same_policy

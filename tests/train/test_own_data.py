@@ -213,7 +213,10 @@ def test_documents_that_search_does_not_bring_are_counted(tmp_path: Path) -> Non
 
 def teacher(prompt: str) -> str:
     """A model that searches and answers; it always gets Belmar wrong, and breaks the format for Cadria."""
-    name = re.findall(r"capital of (\w+)", prompt)[0]  # the question stands first
+    named = re.findall(r"capital of (\w+)", prompt)
+    if not named:  # the server is asked what it can do
+        return "red, blue, nine, lamp"
+    name = named[0]  # the question stands first
     results = re.findall(r"The capital of (\w+) is (\w+)", prompt)
     if not results:
         return f"<think>I look it up.</think><search>capital {name}</search>"
@@ -227,7 +230,8 @@ BARE = [{key: value for key, value in row.items() if key != "steps"} for row in 
 
 def collected(tmp_path: Path, out: Path, config: Config, *overrides: str, **stub: Any) -> None:
     """`mempo eval --server` over the training questions."""
-    with stub_server(Stub(CODEC, CHAT, say=teacher, **stub)) as server:
+    family = dataclasses.replace(CHAT, counts=False)  # what the stub counts of a chat is more than its window
+    with stub_server(Stub(CODEC, family, say=teacher, **stub)) as server:
         given = {"url": server.url, "tokenizer": "bytes", "retry": {"tries": 1}}
         played = resolve(
             None,
@@ -244,7 +248,7 @@ def collected(tmp_path: Path, out: Path, config: Config, *overrides: str, **stub
                 *overrides,
             ],
         )
-        evaluate_server(played, out, quiet())
+        evaluate_server(played, out, quiet(), retry_errors=True)
 
 
 def test_right_rollouts_of_a_stronger_model_are_demonstrations(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import mempo.engine.update
-import mempo.train.judge
 import mempo.train.rl
+import mempo.train.score_batch
 from mempo.errors import UserError
 from mempo.runs.folder import RunFolder
 from mempo.train.state import Rescue
@@ -31,10 +31,11 @@ def rescued(fail_at: int, error: type[BaseException], *, after_a_change: bool = 
                 version += 1
                 if step == fail_at:
                     raise error
-                rescue.finished(step + 1, saved=step + 1 == 2)
+                rescue.finished(step + 1, due=step + 1 == 2)
 
     with pytest.raises(error):
         stage()
+    assert saved.pop(0) == 2 if fail_at >= 2 else saved == []
     return saved
 
 
@@ -87,7 +88,7 @@ def test_out_of_memory_in_an_update_leaves_the_step_before_it(
 @pytest.mark.slow
 def test_a_run_that_fails_goes_on_from_the_last_whole_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run(tmp_path / "whole")
-    score = mempo.train.judge.outcome_score
+    score = mempo.train.score_batch.outcome_score
     calls = 0
 
     def dies(*arguments: object) -> object:
@@ -98,7 +99,7 @@ def test_a_run_that_fails_goes_on_from_the_last_whole_step(tmp_path: Path, monke
         return score(*arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(mempo.train.judge, "outcome_score", dies)
+        patch.setattr(mempo.train.score_batch, "outcome_score", dies)
         with pytest.raises(UserError, match="the judge is gone"):
             run(tmp_path / "failed")
     assert [(c.stage, c.step) for c in RunFolder(tmp_path / "failed").checkpoints() if c.stage == "rl"] == [

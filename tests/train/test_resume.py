@@ -26,10 +26,10 @@ def kill_after(monkeypatch: pytest.MonkeyPatch, module: Any, step: int, *, befor
     """Die as the checkpoint of `step` is due: just before it is written, or just after."""
     save = module.save_state
 
-    def dying(run_folder: RunFolder, stage: str, at: int, *rest: Any) -> Path:
+    def dying(run_folder: RunFolder, stage: str, at: int, *rest: Any, **more: Any) -> Path:
         if at == step and before_saving:
             raise Killed
-        path = save(run_folder, stage, at, *rest)
+        path = save(run_folder, stage, at, *rest, **more)
         if at == step:
             raise Killed
         return path

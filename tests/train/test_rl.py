@@ -16,29 +16,29 @@ import torch
 
 import mempo.engine.update
 from mempo.agent import Job, noise_seed, run_rollouts
-from mempo.credit import token_advantages
+from mempo.config.rewards import MemorySettings
+from mempo.config.tools import RetrySettings, SearchSettings
+from mempo.config.train import CreditSettings, LossSettings, OptimSettings, RlSettings
 from mempo.engine.model import Policy
-from mempo.engine.optimizer import OptimSettings
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.update import TrainRow, Updater
 from mempo.errors import UserError
 from mempo.interfaces import ToolErrorKind, ToolResult
-from mempo.loss import LossSettings
 from mempo.protocol import FORMAT_RULES
-from mempo.rewards.memory import MemorySettings, NoteScore
+from mempo.question import Question
 from mempo.runs.rollouts import load_rollouts
-from mempo.tools.retrying import RetrySettings
-from mempo.tools.search import SearchSettings, SearchTool
-from mempo.train.credit import Credit, assign_credit
-from mempo.train.rl import SHOWN, UPDATE_MEASURES, RlSettings, RlSetup, rollout_jobs, train_rl, update_policy
+from mempo.tools.search import SearchTool
+from mempo.train.advantages import batch_advantages, row_advantages
+from mempo.train.batch import training_rows
+from mempo.train.rl import SHOWN, UPDATE_MEASURES, RlSetup, rollout_jobs, train_rl, update_policy
 from mempo.trajectory import StopReason, Trajectory, rows_of
 from tests.tiny import make_agent, tiny_llama
 from tests.train.fakes import (
     ANSWER,
     CODEC,
     Speaker,
+    advantage_batch,
     agent,
-    outcome_of,
     played,
     questions,
     run_folder,
@@ -57,23 +57,23 @@ def noise(jobs: Sequence[Job]) -> list[int]:
 
 def test_the_rollouts_of_a_step_are_the_same_whenever_they_are_asked_for() -> None:
     made = setup(Speaker(wandering), questions(5))
-    first = [rollout_jobs(made, settings(), step)[0] for step in range(6)]
-    assert [rollout_jobs(made, settings(), step)[0] for step in reversed(range(6))] == first[::-1]
+    first = [jobs_of(made, settings(), step)[0] for step in range(6)]
+    assert [jobs_of(made, settings(), step)[0] for step in reversed(range(6))] == first[::-1]
     again = setup(Speaker(wandering), questions(5))
-    assert rollout_jobs(again, settings(), 4)[0] == first[4]
-    assert rollout_jobs(setup(Speaker(wandering), questions(5), seed=1), settings(), 4)[0] != first[4]
+    assert jobs_of(again, settings(), 4)[0] == first[4]
+    assert jobs_of(setup(Speaker(wandering), questions(5), seed=1), settings(), 4)[0] != first[4]
 
 
 def test_no_two_rollouts_of_a_run_meet_the_same_noise() -> None:
     made = setup(Speaker(wandering), questions(3))
-    seeds = [seed for step in range(6) for seed in noise(rollout_jobs(made, settings(), step)[0])]
+    seeds = [seed for step in range(6) for seed in noise(jobs_of(made, settings(), step)[0])]
     assert len(set(seeds)) == len(seeds) == 6 * 2 * 4
 
 
 def test_a_question_twice_in_a_batch_gets_two_different_groups() -> None:
     # Three questions, two a step: the second step ends one pass over them and begins the next.
     made, twice = setup(Speaker(wandering), questions(1)), settings(questions_per_step=2)
-    jobs, asked = rollout_jobs(made, twice, 0)
+    jobs, asked = jobs_of(made, twice, 0)
     assert {question.id for question in asked} == {"q0"}
     first, second = noise(jobs[:4]), noise(jobs[4:])
     assert not set(first) & set(second)
@@ -81,7 +81,7 @@ def test_a_question_twice_in_a_batch_gets_two_different_groups() -> None:
 
 def test_every_question_is_asked_once_before_any_is_asked_again() -> None:
     made = setup(Speaker(wandering), questions(5))
-    asked = [q.id for step in range(5) for q in rollout_jobs(made, settings(rollouts_per_question=1), step)[1]]
+    asked = [q.id for step in range(5) for q in jobs_of(made, settings(rollouts_per_question=1), step)[1]]
     assert sorted(asked[:5]) == sorted(asked[5:]) == [f"q{i}" for i in range(5)]
 
 
@@ -100,16 +100,19 @@ def test_a_batch_larger_than_all_questions_is_refused_with_a_working_value(tmp_p
 # --- the update ----------------------------------------------------------------------------------------------------
 
 
-def credit_of(trajectories: Sequence[Trajectory], scores: Sequence[float | None], group_size: int) -> Credit:
-    made = setup(Speaker(wandering), questions(1))
-    none: list[list[NoteScore]] = [[] for _ in trajectories]
-    outcomes = [outcome_of(score) for score in scores]
-    return assign_credit(trajectories, outcomes, none, group_size, made.credit, made.memory)
+def rows_for(trajectories: Sequence[Trajectory], scores: Sequence[float | None], group_size: int) -> list[TrainRow]:
+    """Training rows of rollouts with these scores; notes are not scored."""
+    batch = advantage_batch(trajectories, scores, size=group_size)
+    return training_rows(batch, batch_advantages(batch, CreditSettings(), MemorySettings()))
 
 
-def one_group(*trajectories: Trajectory, scores: Sequence[float | None]) -> tuple[RlSettings, Credit]:
+def one_group(*trajectories: Trajectory, scores: Sequence[float | None]) -> tuple[RlSettings, list[TrainRow]]:
     how = settings(questions_per_step=1, rollouts_per_question=len(trajectories))
-    return how, credit_of(trajectories, scores, len(trajectories))
+    return how, rows_for(trajectories, scores, len(trajectories))
+
+
+def jobs_of(made: RlSetup, how: RlSettings, step: int) -> tuple[list[Job], list[Question]]:
+    return rollout_jobs(made.questions, made.seed, step, how.questions_per_step, how.rollouts_per_question)
 
 
 def watched(updater: Updater, monkeypatch: pytest.MonkeyPatch) -> list[list[TrainRow]]:
@@ -144,7 +147,7 @@ def test_optimizer_steps_follow_the_questions_and_not_the_turns(
     updater = Updater(tiny_llama(CODEC), OptimSettings(lr=1e-3, micro_batch_tokens=rng.choice([1, 200, 5000])))
     seen = watched(updater, monkeypatch)
     how = settings(questions_per_step=4, rollouts_per_question=2, updates_per_step=updates)
-    metrics = update_policy(updater, trajectories, credit_of(trajectories, [1.0, 0.0] * 4, 2), how, 1e-3)
+    metrics = update_policy(updater, rows_for(trajectories, [1.0, 0.0] * 4, 2), how, 1e-3)
 
     assert metrics["update/optimizer_steps"] == len(seen) == updates
     total = sum(len(trajectory.turns) for trajectory in trajectories)  # in the memory context a turn is a row
@@ -163,7 +166,7 @@ def test_the_rate_and_the_optimizer_see_one_step_per_update() -> None:
     trajectories = [played(question, turns, i) for question in questions(2) for i, turns in enumerate((1, 7))]
     updater = Updater(tiny_llama(CODEC), OptimSettings(lr=1e-3))
     how = settings(rollouts_per_question=2, updates_per_step=2)
-    metrics = update_policy(updater, trajectories, credit_of(trajectories, [1.0, 0.0] * 2, 2), how, 0.25)
+    metrics = update_policy(updater, rows_for(trajectories, [1.0, 0.0] * 2, 2), how, 0.25)
     assert metrics["update/lr"] == 0.25
     assert isinstance(updater.optimizer, torch.optim.AdamW)
     taken = {int(state["step"]) for state in updater.optimizer.state.values()}
@@ -173,8 +176,8 @@ def test_the_rate_and_the_optimizer_see_one_step_per_update() -> None:
 def test_a_full_history_is_one_row_and_a_rebuilt_context_one_a_turn() -> None:
     for context, rows in (("full", 2), ("memory", 8)):
         pair = [played(questions(1)[0], 4, i, context) for i in range(2)]
-        how, credit = one_group(*pair, scores=[1.0, 0.0])
-        assert update_policy(Updater(tiny_llama(CODEC), OptimSettings()), pair, credit, how, 1e-3)["rows"] == rows
+        how, made = one_group(*pair, scores=[1.0, 0.0])
+        assert update_policy(Updater(tiny_llama(CODEC), OptimSettings()), made, how, 1e-3)["rows"] == rows
 
 
 def test_rollouts_that_infrastructure_spoiled_have_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,8 +188,8 @@ def test_rollouts_that_infrastructure_spoiled_have_no_rows(monkeypatch: pytest.M
     group = [played(question, 2, 0), broken, played(question, 3, 2)]
     updater = Updater(tiny_llama(CODEC), OptimSettings())
     seen = watched(updater, monkeypatch)
-    how, credit = one_group(*group, scores=[1.0, None, 0.0])
-    assert update_policy(updater, group, credit, how, 1e-3)["rows"] == 5
+    how, rows = one_group(*group, scores=[1.0, None, 0.0])
+    assert update_policy(updater, rows, how, 1e-3)["rows"] == 5
     assert {row.row.trajectory for row in seen[0]} == {0, 2}
 
 
@@ -203,8 +206,8 @@ def test_the_loss_sees_the_sampled_tokens_and_no_others(monkeypatch: pytest.Monk
     monkeypatch.setattr(mempo.engine.update, "policy_loss", counting)
     asked = questions(1)[0]
     pair = [played(asked, 2, i, "full", answer=words, result=long_page) for i, words in enumerate(("a", "b c"))]
-    how, credit = one_group(*pair, scores=[1.0, 0.0])
-    update_policy(Updater(tiny_llama(CODEC), OptimSettings(micro_batch_tokens=1)), pair, credit, how, 1e-3)
+    how, rows = one_group(*pair, scores=[1.0, 0.0])
+    update_policy(Updater(tiny_llama(CODEC), OptimSettings(micro_batch_tokens=1)), rows, how, 1e-3)
     assert sorted(tokens for tokens, _ in counted) == sorted(trajectory.generated_tokens for trajectory in pair)
     assert sum(weight for _, weight in counted) == pytest.approx(1.0)
 
@@ -222,8 +225,8 @@ def test_an_end_of_sequence_that_is_also_the_padding_is_trained() -> None:
 
     made.updater.rl_step = rows_at  # type: ignore[method-assign]
     how = settings(questions_per_step=1, rollouts_per_question=3)
-    trajectories = asyncio.run(run_rollouts(made.agent, made.sampler, rollout_jobs(made, how, 0)[0]))
-    update_policy(made.updater, trajectories, credit_of(trajectories, [1.0, 0.0, 0.0], 3), how, 1e-3)
+    trajectories = asyncio.run(run_rollouts(made.agent, made.sampler, jobs_of(made, how, 0)[0]))
+    update_policy(made.updater, rows_for(trajectories, [1.0, 0.0, 0.0], 3), how, 1e-3)
     for row in run["rows"]:
         (segment,) = row.row.segments
         assert row.row.ids[segment.stop - 1] == policy.codec.eos_id
@@ -236,13 +239,13 @@ def test_turns_without_a_sampled_token_are_no_trouble() -> None:
     assert not empty.turns
     assert empty.stop is StopReason.CONTEXT_OVERFLOW
     group = [played(question, 2, 0), empty]
-    how, credit = one_group(*group, scores=[1.0, 0.0])
-    metrics = update_policy(Updater(tiny_llama(CODEC), OptimSettings()), group, credit, how, 1e-3)
+    how, rows = one_group(*group, scores=[1.0, 0.0])
+    metrics = update_policy(Updater(tiny_llama(CODEC), OptimSettings()), rows, how, 1e-3)
     assert metrics["rows"] == 2
     assert math.isfinite(metrics["update/loss"] or 0.0)
     both = [empty, empty]
-    how, credit = one_group(*both, scores=[0.0, 1.0])
-    metrics = update_policy(Updater(tiny_llama(CODEC), OptimSettings()), both, credit, how, 1e-3)
+    how, rows = one_group(*both, scores=[0.0, 1.0])
+    metrics = update_policy(Updater(tiny_llama(CODEC), OptimSettings()), rows, how, 1e-3)
     assert (metrics["rows"], metrics["update/optimizer_steps"], metrics["update/skipped"]) == (0, 0, 1)
 
 
@@ -252,8 +255,8 @@ def test_a_policy_that_says_nan_is_left_as_it_was() -> None:
     last.register_forward_hook(lambda module, inputs, output: output.index_fill(-1, torch.tensor([5]), float("nan")))
     before = weights_of(policy)
     pair = [played(questions(1)[0], 2, i) for i in range(2)]
-    how, credit = one_group(*pair, scores=[1.0, 0.0])
-    metrics = update_policy(Updater(policy, OptimSettings()), pair, credit, how, 1.0)
+    how, rows = one_group(*pair, scores=[1.0, 0.0])
+    metrics = update_policy(Updater(policy, OptimSettings()), rows, how, 1.0)
     assert (metrics["update/optimizer_steps"], metrics["update/skipped"]) == (0, 1)
     assert same(before, policy.model.state_dict())
 
@@ -396,7 +399,11 @@ def test_saved_rollouts_tell_the_credit_of_outcome_and_notes(tmp_path: Path) -> 
     credited = 0
     for trajectory, line, values in zip(trajectories, lines, advantages, strict=True):
         notes = {note["turn"]: note["advantage"] for note in line["notes"] if note["advantage"] is not None}
-        told = token_advantages(trajectory, line["advantage"], notes)
+        told = {
+            segment.turn: row_advantages(trajectory, row, line["advantage"], notes)[segment.start : segment.stop]
+            for row in rows_of(trajectory)
+            for segment in row.segments
+        }
         assert {turn: pytest.approx(found) for turn, found in told.items()} == values
         credited += any(notes.values())
     assert credited > 0

@@ -15,14 +15,14 @@ from fastapi import FastAPI, Request, Response
 
 from mempo.build import open_retriever
 from mempo.config import resolve
+from mempo.config.tools import RetrySettings, SearchSettings
 from mempo.errors import UserError
 from mempo.retrieval.client import HttpRetriever
 from mempo.retrieval.corpus import Corpus, Document
 from mempo.retrieval.index import Bm25Index
 from mempo.retrieval.service import create_app
 from mempo.retrieval.types import Hit
-from mempo.tools.retrying import RetrySettings
-from mempo.tools.search import SearchSettings, SearchTool
+from mempo.tools.search import SearchTool
 from mempo.train.rl import RlSetup, train_rl
 from tests.retrieval.serving import serving
 from tests.retrieval.test_service_run import process

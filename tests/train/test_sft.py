@@ -10,17 +10,16 @@ from pathlib import Path
 import pytest
 
 from mempo.agent import Job
+from mempo.config.rewards import ProbeSettings
+from mempo.config.train import ExpertSettings, OptimSettings, SftSettings
 from mempo.demos import Demo, play
 from mempo.engine.model import Policy
-from mempo.engine.optimizer import OptimSettings
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.update import Updater
 from mempo.errors import ConfigError
-from mempo.expert import ExpertSettings
 from mempo.interfaces import ScoreRequest, ToolResult
 from mempo.question import Question
-from mempo.rewards.probe import ProbeSettings
-from mempo.train.sft import SftSettings, demo_rows, mixed_batches, probe_row, take, train_sft
+from mempo.train.sft import demo_rows, mixed_batches, probe_row, take, train_sft
 from mempo.trajectory import Row, Segment
 from tests.tiny import make_agent, tiny_llama
 from tests.train.fakes import CODEC, Told, run_folder

@@ -10,12 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mempo.config.train import OptimSettings, ToySettings
 from mempo.engine.model import Policy
-from mempo.engine.optimizer import OptimSettings, learning_rate
+from mempo.engine.optimizer import learning_rate
 from mempo.engine.update import Updater
 from mempo.protocol import TAGS, closing, opening
 from mempo.tokens import Codec
-from mempo.train.toy import ToySettings, copy_rows, copyable, toy_codec, toy_policy, with_warmup
+from mempo.train import toy
+from mempo.train.toy import copy_rows, copyable, toy_codec, toy_policy, with_warmup
 from mempo.trajectory import Row
 from mempo.worlds.atlas import TOY, AtlasWorld
 
@@ -26,8 +28,8 @@ CODEC = toy_codec([*(d.text for d in WORLD.documents()), *(q.text for q in QUEST
 SMALL_CODEC = toy_codec(["capital of France: Paris", "capital of Peru: Lima", "capital of Kenya: Nairobi"], FIXED)
 
 
-def policy_of(codec: Codec, seed: int = 0, **changes: float) -> Policy:
-    return toy_policy(codec, ToySettings.model_validate(changes), seed)
+def policy_of(codec: Codec, seed: int = 0) -> Policy:
+    return toy_policy(codec, ToySettings(), seed)
 
 
 # --- the tokenizer -------------------------------------------------------------------------------------------------
@@ -161,8 +163,9 @@ def test_embeddings_are_tied_and_the_size_is_a_toys() -> None:
     assert policy.window == ToySettings().window_tokens
 
 
-def test_heads_of_the_first_layer_begin_by_looking_back() -> None:
-    policy = policy_of(SMALL_CODEC, look_back=12.0)
+def test_heads_of_the_first_layer_begin_by_looking_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toy, "LOOK_BACK", 12.0)
+    policy = policy_of(SMALL_CODEC)
     ids = torch.tensor([SMALL_CODEC.encode_outside("capital of Peru: Lima\ncapital of France: Paris; Nairobi")])
     policy.model.set_attn_implementation("eager")
     attention = policy.model(input_ids=ids, output_attentions=True).attentions[0][0]

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 import torch
 
+from mempo.config.engine import LoraSettings, SamplerSettings
 from mempo.engine.lora import add_lora
-from mempo.engine.lora_settings import LoraSettings
 from mempo.engine.model import Policy
 from mempo.engine.sampler import generate_batch
 from mempo.engine.scoring import score_naive
 from mempo.engine.vllm_engine import start_engine
 from mempo.engine.vllm_sampler import VllmSampler
-from mempo.engine.vllm_settings import SamplerSettings
 from mempo.errors import UserError
 from mempo.interfaces import Generation, SamplingParams, ScoreRequest
 from mempo.trajectory import GenerationStop

@@ -18,14 +18,15 @@ from mempo.agent import Agent, Job
 from mempo.build import load_data, make_agent, make_tools
 from mempo.cold_start import codec_of_toy, sft_rows
 from mempo.config import Config, resolve
+from mempo.config.rewards import OutcomeSettings
+from mempo.config.train import ExpertSettings
 from mempo.data.questions import load_questions
 from mempo.demos import Demo, play
 from mempo.errors import UserError
-from mempo.expert import ExpertSettings
 from mempo.interfaces import Environment, HasExpert, HasTexts, ToolErrorKind
 from mempo.protocol import format_violations
 from mempo.question import Question
-from mempo.rewards.outcome import OutcomeSettings, outcome_score
+from mempo.rewards.outcome import outcome_score
 from mempo.runs.files import read_lines
 from mempo.trajectory import StopReason
 from mempo.worlds.maze import DIRECTIONS, OPPOSITE, MazeWorld, Seen, maze_of, write

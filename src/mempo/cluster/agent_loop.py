@@ -10,12 +10,13 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 
 from mempo.agent import Job, rollout
 from mempo.cluster.questions import AGENT, question_of
+from mempo.cluster.records import no_rows_because
 from mempo.cluster.rollout_queue import send_rollout
 from mempo.cluster.run import ClusterRun, decoding_of
 from mempo.cluster.server_sampler import ServerSampler
 from mempo.errors import UserError
 from mempo.question import Question
-from mempo.rewards.outcome import OutcomeScore, outcome_score
+from mempo.rewards.outcome import OutcomeScore
 from mempo.trajectory import Row, StopReason, Trajectory, rows_of
 
 _runs: dict[str, ClusterRun] = {}
@@ -31,12 +32,12 @@ def run_of(config: DictConfig, longest_row_tokens: int | None = None) -> Cluster
 
 
 class RolloutFailed(Exception):
-    """A rollout that infrastructure spoiled. The trainer has it already; this is for verl, which logs it."""
+    """A rollout that does not count. The trainer has it already; this is for verl, which logs it."""
 
 
 @register(AGENT)
 class MempoAgentLoop(AgentLoopBase):
-    """One rollout. A row is an `AgentLoopOutput`; a rollout that infrastructure spoiled has no rows."""
+    """One rollout. A row is an `AgentLoopOutput`; a rollout without a score does not count and has no rows."""
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[AgentLoopOutput]:  # type: ignore[override]
         run = run_of(self.config)
@@ -49,21 +50,20 @@ class MempoAgentLoop(AgentLoopBase):
         except UserError as error:  # from the world; raised here, it would be a line in a log and a rollout less
             trajectory = Trajectory(question.id, session, (), (), StopReason.TOOL_ERROR, error=str(error))
         await send_rollout(uid, session, int(kwargs["index"]), kwargs["extra_info"]["question"], trajectory)
-        if trajectory.is_error:
+        [outcome] = run.scoring.outcomes([question], [trajectory])
+        if not outcome.counts:
             # verl then counts the group among the failed ones, which it may sample as they are; one that it takes for
             # finished must have rows (`algorithm.filter_groups` looks at their rewards).
-            raise RolloutFailed(trajectory.error or trajectory.stop.value)
-        judge = run.judge
-        outcome = outcome_score(question, trajectory, judge.outcome, judge.custom_score)
+            raise RolloutFailed(no_rows_because(trajectory, outcome))
         return outputs_of(question, trajectory, outcome, sampler.versions)
 
 
 def outputs_of(
     question: Question, trajectory: Trajectory, outcome: OutcomeScore, versions: list[int | None]
 ) -> list[AgentLoopOutput]:
-    """A rollout as verl's rows. The reward is for verl's own measures: credit is made by the trainer, which also knows
-    a score of None from one of 0."""
-    if trajectory.is_error:
+    """A rollout as verl's rows, none where it does not count. The reward is for verl's own measures: the trainer makes
+    the advantages."""
+    if outcome.score is None:
         return []
     known = [version for version in versions if version is not None]
     extra: dict[str, Any] = {
@@ -72,9 +72,7 @@ def outputs_of(
         "reward_extra_info": _measures(trajectory, outcome),
     }
     logprobs = {turn.index: turn.logprobs for turn in trajectory.turns}
-    return [
-        _output(row, logprobs, len(trajectory.turns), outcome.score or 0.0, dict(extra)) for row in rows_of(trajectory)
-    ]
+    return [_output(row, logprobs, len(trajectory.turns), outcome.score, dict(extra)) for row in rows_of(trajectory)]
 
 
 def response_start(row: Row) -> int:

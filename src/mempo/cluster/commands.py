@@ -67,7 +67,9 @@ def launch(
     resolved = resolve(source, overrides or ())
     if dry_run:
         from mempo.cluster.launch import dry_run as printed
+        from mempo.own_objects import load_own_objects
 
+        load_own_objects(resolved.config)
         typer.echo(printed(resolved, address), nl=False)
         return
     from mempo.cluster.launch import launch as run_launch
@@ -121,21 +123,13 @@ def plan(
     source: Annotated[
         str | None, typer.Argument(help="A recipe, a YAML file, or a run folder to plan.", show_default=False)
     ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", help="A folder with config.json, or a name such as Qwen2.5-7B.")
-    ] = None,
-    gpus: Annotated[int | None, typer.Option("--gpus", help="GPUs of all nodes.")] = None,
-    gpu_memory: Annotated[float | None, typer.Option("--gpu-memory", help="Of each, in GB.")] = None,
-    context: Annotated[int | None, typer.Option("--context", help="Tokens that one step may see and write.")] = None,
-    questions: Annotated[int | None, typer.Option("--questions", help="Of a step.")] = None,
-    rollouts: Annotated[int | None, typer.Option("--rollouts", help="Per question.")] = None,
-    turns: Annotated[int | None, typer.Option("--turns", help="Of a rollout.")] = None,
-    turn_tokens: Annotated[int | None, typer.Option("--turn-tokens", help="Written in one turn.")] = None,
-    lora: Annotated[int | None, typer.Option("--lora", help="Rank of adapters; none: all weights are trained.")] = None,
-    engine: Annotated[str | None, typer.Option("--engine", help="vllm or sglang.")] = None,
-    assume: Annotated[
+    overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any number of the plan (docs/cluster.md), repeatable."),
+        typer.Argument(
+            metavar="KEY=VALUE...",
+            help="Numbers of the plan (docs/cluster.md), such as model=Qwen2.5-7B gpus=8 turns=5.",
+            show_default=False,
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
@@ -145,18 +139,11 @@ def plan(
     from mempo.cluster import plan as planning
     from mempo.cluster.plan_settings import plan_settings, settings_of_config
     from mempo.config import resolve
+    from mempo.config.overrides import source_and_overrides
 
+    source, numbers = source_and_overrides(source, overrides)
     given = {} if source is None else settings_of_config(resolve(source).config)
-    named = {"model": model, "gpus": gpus, "gpu_memory_gb": gpu_memory, "context_tokens": context, "lora_rank": lora}
-    named |= {
-        "questions": questions,
-        "rollouts": rollouts,
-        "turns": turns,
-        "turn_tokens": turn_tokens,
-        "engine": engine,
-    }
-    given |= {key: value for key, value in named.items() if value is not None}
-    made = planning.make_plan(plan_settings(given | planning.parse_assumptions(assume or ())))
+    made = planning.make_plan(plan_settings(given, numbers))
     if as_json:
         typer.echo(json.dumps(planning.as_json(made), indent=1))
     else:

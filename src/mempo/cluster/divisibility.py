@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mempo.cluster_settings import ClusterSettings
 from mempo.config import Config
+from mempo.config.cluster import ClusterSettings
 from mempo.errors import ConfigError
+from mempo.model_files import context_window, text_value
 
 AGENT_WORKERS = 8
 MAX_LORA_RANK = 512
@@ -30,13 +31,14 @@ class ModelShape:
     heads: int | None = None
     key_value_heads: int | None = None
     window_tokens: int | None = None
+    experts: int | None = None
 
     @classmethod
     def of(cls, found: Any) -> ModelShape:
         """From the contents of config.json, or a Hugging Face configuration object."""
-        get = found.get if isinstance(found, dict) else lambda name: getattr(found, name, None)
-        heads = get("num_attention_heads")
-        return cls(heads, get("num_key_value_heads") or heads, get("max_position_embeddings"))
+        heads = text_value(found, "num_attention_heads", "n_head", "n_heads")
+        experts = text_value(found, "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+        return cls(heads, text_value(found, "num_key_value_heads") or heads, context_window(found), experts)
 
 
 def model_shape(path: str | None) -> ModelShape:
@@ -207,6 +209,12 @@ def _adapter(config: Config, settings: ClusterSettings, shape: ModelShape) -> No
         raise ConfigError(
             f"model.lora.rank <= {MAX_LORA_RANK} does not hold: {lora.rank}, and vLLM serves no larger adapter; set "
             f"model.lora.rank={MAX_LORA_RANK}, or cluster.engine=sglang"
+        )
+    if lora is not None and lora.targets == "all-linear" and (shape.experts or 0) > 1:
+        raise ConfigError(
+            f"model.lora.targets is all-linear and the model has {shape.experts} experts a layer, whose adapter "
+            "neither the rollout servers nor mempo cluster convert can add to the weights; name the layers of "
+            "attention, such as model.lora.targets=[q_proj,k_proj,v_proj,o_proj]"
         )
 
 

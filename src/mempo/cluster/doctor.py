@@ -15,8 +15,8 @@ from mempo.cluster.machine import Machine
 from mempo.cluster.verl_config import TRAINER, check_for_cluster, verl_config
 from mempo.cluster.verl_keys import unlisted
 from mempo.cluster.versions import VERL
-from mempo.cluster_settings import ClusterSettings
 from mempo.config import Config, Resolved
+from mempo.config.cluster import ClusterSettings
 from mempo.engine.lora import is_adapter_folder
 from mempo.engine.model import check_model_folder, load_codec
 from mempo.errors import UserError

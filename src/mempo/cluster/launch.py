@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.console import Console
 
-from mempo.build import Data, check_window, custom_credit, custom_score, load_data, make_agent, make_tools
+from mempo.build import Data, advantage_function, check_window, custom_score, load_data, make_agent, make_tools
 from mempo.cluster.divisibility import check_divides, check_enough_questions
 from mempo.cluster.doctor import failures, quick_checks
 from mempo.cluster.machine import Machine
@@ -23,9 +22,9 @@ from mempo.cluster.questions import write_questions
 from mempo.cluster.verl_config import CONFIG_NAME, verl_config
 from mempo.cluster.verl_text import verl_yaml
 from mempo.config import Config, Resolved, completed
+from mempo.config.base import is_import_path
 from mempo.engine.model import load_codec
 from mempo.errors import UserError
-from mempo.imports import is_import_path
 from mempo.pipeline import fingerprints
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
@@ -72,7 +71,7 @@ def launch(
     machine, runner, address = machine or Machine(), runner or run_process, checked_address(address)
     dry_run(resolved, address)  # refuses before anything is looked at
     begun_as = refuse_other_run(run, resolved.plain(), resume)
-    for check_own in (custom_credit, custom_score):
+    for check_own in (advantage_function, custom_score):
         check_own(config)
     failed = [] if skip_checks else failures(list(quick_checks(resolved, machine, address)))
     for check in failed:
@@ -86,8 +85,9 @@ def launch(
         data = _checked_data(config, run, machine)
         for remark in data.remarks:
             console.print(remark, highlight=False, markup=False)
-        if not resume:
-            run.begin(begun_as, resume=False)
+        if not run.has_begun():
+            resume = False  # what an earlier start left is no more than its configuration
+            run.begin(begun_as, resume)
         run.refuse_other_data(fingerprints(data), resume)
         folder = run.path.absolute()
         write_questions(folder / "data" / "train.parquet", data.train, source=_source(config))
@@ -144,11 +144,7 @@ def refuse_other_run(run: RunFolder, plain: Mapping[str, Any], resume: bool) -> 
     file = run.path / "config.yaml"
     begun_as = dict(copy.deepcopy(plain))
     if resume and file.is_file():
-        try:
-            old = yaml.safe_load(file.read_text("utf-8"))
-        except (yaml.YAMLError, ValueError):
-            old = None  # said by the check below
-        there = completed(old).get("cluster") if isinstance(old, Mapping) else None
+        there = completed(run.config()).get("cluster")
         if isinstance(there, Mapping) and isinstance(begun_as.get("cluster"), Mapping):
             begun_as["cluster"] = {**begun_as["cluster"], **{key: there[key] for key in MAY_CHANGE if key in there}}
     run.check(begun_as, resume, completed)

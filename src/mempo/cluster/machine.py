@@ -19,6 +19,7 @@ from mempo.cluster.verl_keys import listed_keys
 from mempo.cluster.versions import VERL, installed, version_problems
 from mempo.config import Config
 from mempo.errors import UserError
+from mempo.model_files import model_folder
 from mempo.retrieval.client import HttpRetriever, token_from_environment
 
 _ASK_VERL = f"from verl.trainer.ppo.v1 import get_trainer_cls; print(get_trainer_cls({TRAINER!r}).__module__)"
@@ -60,7 +61,7 @@ def _healthy(config: Config) -> None:
 def _shape(path: str) -> ModelShape:
     from transformers import AutoConfig
 
-    config: Any = AutoConfig.from_pretrained(path)
+    config: Any = AutoConfig.from_pretrained(model_folder(path, weights=False))
     if not any(hasattr(part, "num_key_value_heads") for part in (config, config.get_text_config())):
         raise UserError(
             f"{path} is a {config.model_type}, whose configuration lacks num_key_value_heads, which verl {VERL} reads; "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from mempo.engine.model import ModelSettings
+from mempo.config.engine import ModelSettings
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _MAX_HEADER_BYTES = 100 << 20

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import yaml
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -14,10 +12,9 @@ from rich.text import Text
 from mempo.cluster.plan_index import index_bytes, queries_per_s
 from mempo.cluster.plan_memory import GB, Memory, memory_of, refuse_unless_fits
 from mempo.cluster.plan_model import DecoderShape, shape_of
-from mempo.cluster.plan_settings import PlanSettings
 from mempo.cluster.plan_time import Times, replicas, times_of
 from mempo.cluster.plan_tokens import StepTokens, step_tokens
-from mempo.errors import UserError
+from mempo.config.plan import PlanSettings
 
 
 @dataclass(frozen=True)
@@ -62,24 +59,6 @@ def make_plan(s: PlanSettings) -> Plan:
         replica_bytes=index_bytes(s.index, s.documents, s.dimension),
     )
     return Plan(s, shape, tokens, memory, times, service)
-
-
-def parse_assumptions(overrides: Sequence[str]) -> dict[str, Any]:
-    """Settings from `key=value`.
-
-    Raises:
-        UserError: no `=`, or a value that cannot be read.
-    """
-    found = {}
-    for override in overrides:
-        key, equals, value = override.partition("=")
-        if not equals:
-            raise UserError(f"{override!r} sets nothing; write key=value, for example gpu_tflops=989")
-        try:
-            found[key.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise UserError(f"{override!r}: {value!r} cannot be read") from None
-    return found
 
 
 # --- what is printed -----------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mempo.cluster.plan_model import DecoderShape
-from mempo.cluster.plan_settings import PlanSettings
 from mempo.cluster.plan_tokens import StepTokens
+from mempo.config.plan import PlanSettings
 from mempo.errors import UserError
 
 GB = 1e9

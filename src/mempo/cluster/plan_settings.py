@@ -2,145 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from pydantic import Field, ValidationError, field_validator, model_validator
-
-from mempo.cluster.plan_index import INDEXES
-from mempo.cluster_settings import ClusterSettings
 from mempo.config import Config
-from mempo.context import is_known_context
-from mempo.errors import UserError
-from mempo.settings import Settings
+from mempo.config.cluster import ClusterSettings
+from mempo.config.overrides import settings_from
+from mempo.config.plan import PlanSettings
+from mempo.errors import ConfigError
 
 _NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-class PlanSettings(Settings):
-    """Everything a plan depends on. Lengths in tokens are means of a rollout that goes all its turns."""
-
-    model: str
-    """A folder with config.json, or a known name such as Qwen2.5-7B."""
-    # --- the run
-    questions: int = Field(default=128, ge=1)
-    rollouts: int = Field(default=16, ge=2)
-    """Per question."""
-    updates: int = Field(default=1, ge=1)
-    """Optimizer steps per batch of questions."""
-    turns: int = Field(default=8, ge=1)
-    agent_context: str = "memory"
-    """What the policy sees: memory, full, react, last_turn, generations, window(k)."""
-    context_tokens: int = Field(default=8192, ge=2)
-    """The most that one step may see and write."""
-    question_tokens: int = Field(default=80, ge=1)
-    """System prompt and question."""
-    turn_tokens: int = Field(default=250, ge=1)
-    """Written in one turn: note, thought and action."""
-    note_tokens: int = Field(default=120, ge=0)
-    action_tokens: int = Field(default=20, ge=0)
-    observation_tokens: int = Field(default=600, ge=0)
-    """One tool result."""
-    probe_tokens: int = Field(default=40, ge=1)
-    memory_signal: bool = True
-    baseline: Literal["none", "full", "visible", "previous_note"] = "none"
-    lookahead: int = Field(default=0, ge=0)
-    reference: bool = True
-    """A frozen copy for the KL term (with adapters: the policy without them)."""
-    recompute_logprobs: bool = True
-    # --- how it is trained
-    lora_rank: int | None = Field(default=None, ge=1)
-    weight_bytes: int = Field(default=4, ge=1)
-    """Of a number of the weights and their gradients, as the optimizer sees them."""
-    compute_bytes: int = Field(default=2, ge=1)
-    """Of a number in the layers and in the rollout server."""
-    gradient_checkpointing: bool = True
-    micro_batch_tokens: int = Field(default=16_384, ge=1)
-    # --- machines
-    gpus: int = Field(default=8, ge=1)
-    gpus_per_node: int = Field(default=8, ge=1)
-    gpu_memory_gb: float = Field(default=80, gt=0, allow_inf_nan=False)
-    """10^9 bytes."""
-    tensor_parallel: int = Field(default=1, ge=1)
-    """GPUs of one rollout server."""
-    sequence_parallel: int = Field(default=1, ge=1)
-    """GPUs that share a row in training."""
-    gpu_memory_fraction: float = Field(default=0.5, gt=0, lt=1)
-    offload_parameters: bool = False
-    offload_optimizer: bool = False
-    engine: Literal["vllm", "sglang"] = "vllm"
-    # --- assumed
-    gpu_tflops: float = Field(default=312, gt=0, allow_inf_nan=False)
-    """10^12 operations a second of one GPU in `compute_bytes` numbers; 312 is an A100, 989 an H100."""
-    gpu_bandwidth_gb_s: float = Field(default=2039, gt=0, allow_inf_nan=False)
-    """Of its memory; 2039 is an A100 of 80 GB, 3350 an H100."""
-    train_efficiency: float = Field(default=0.35, gt=0, le=1)
-    """Share of `gpu_tflops` that passes over whole rows reach."""
-    decode_efficiency: float = Field(default=0.5, gt=0, le=1)
-    """Share of `gpu_bandwidth_gb_s` that decoding reaches."""
-    reserve_gb: float = Field(default=4, ge=0, allow_inf_nan=False)
-    """Kept free on a GPU: the driver, communication, fragments."""
-    server_overhead_gb: float = Field(default=3, ge=0, allow_inf_nan=False)
-    """Of the rollout server on each GPU beside weights, keys and values."""
-    logit_bytes: int = Field(default=8, ge=1)
-    """Per logit in an update: itself and its gradient in 16 bits, and a copy in 32."""
-    # --- retrieval
-    index: str = "IVF16384,SQ8"
-    documents: int = Field(default=21_015_324, ge=1)
-    dimension: int = Field(default=768, ge=1)
-    cores: int = Field(default=16, ge=1)
-    """Of one replica."""
-    replica_queries_per_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Measured (`python bench/retrieval.py INDEX`). None: estimated from what a search reads."""
-    search_s: float = Field(default=0.2, ge=0, allow_inf_nan=False)
-    """From a query to its result."""
-    burst: float = Field(default=3, ge=1, allow_inf_nan=False)
-    """How much faster than in the mean of the rollout phase queries come at its worst: all rollouts begin together."""
-
-    @field_validator("agent_context")
-    @classmethod
-    def _known_context(cls, value: str) -> str:
-        if not is_known_context(value):
-            raise ValueError(f"agent_context {value!r} is no built-in context; take the one that is nearest in length")
-        return value
-
-    @field_validator("index")
-    @classmethod
-    def _known_index(cls, value: str) -> str:
-        if value not in INDEXES:
-            raise ValueError(f"index {value!r} is not known; known: {', '.join(INDEXES)}")
-        return value
-
-    @model_validator(mode="after")
-    def _consistent(self) -> PlanSettings:
-        if self.note_tokens + self.action_tokens > self.turn_tokens:
-            raise ValueError(
-                f"note_tokens {self.note_tokens} + action_tokens {self.action_tokens} are more than turn_tokens "
-                f"{self.turn_tokens}, which hold both and a thought; raise turn_tokens"
-            )
-        for name in ("tensor_parallel", "sequence_parallel"):
-            size = getattr(self, name)
-            if self.gpus % size:
-                raise ValueError(f"gpus {self.gpus} is no multiple of {name} {size}; {-(-self.gpus // size) * size} is")
-        return self
-
-
-def plan_settings(given: Mapping[str, Any]) -> PlanSettings:
-    """Checked settings.
+def plan_settings(given: Mapping[str, Any], overrides: Sequence[str] = ()) -> PlanSettings:
+    """Checked settings: what is `given`, and `key=value` over it.
 
     Raises:
-        UserError: no model, an unknown key or a value that cannot be.
+        ConfigError: no model, an unknown key or a value that cannot be.
     """
-    if not given.get("model"):
-        raise UserError("no model is named; give --model, or a configuration with model.path")
-    try:
-        return PlanSettings.model_validate(dict(given))
-    except ValidationError as error:
-        told = [
-            f"{'.'.join(map(str, problem['loc'])) or 'plan'}: {problem['msg'].removeprefix('Value error, ')}"
-            for problem in error.errors()
-        ]
-        raise UserError("; ".join(told)) from error
+    if not given.get("model") and not any(override.startswith("model=") for override in overrides):
+        raise ConfigError("no model is named; give model=Qwen2.5-7B, or a configuration with model.path")
+    return settings_from(PlanSettings, overrides, given)
 
 
 def settings_of_config(config: Config) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from mempo.cluster.plan_memory import GB, Memory, kv_bytes_on_gpu
 from mempo.cluster.plan_model import DecoderShape
-from mempo.cluster.plan_settings import PlanSettings
 from mempo.cluster.plan_tokens import StepTokens, new_tokens, probe_rows, prompt_tokens, row_tokens
+from mempo.config.plan import PlanSettings
 
 TERA = 1e12
 

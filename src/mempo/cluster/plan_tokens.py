@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from mempo.cluster.plan_settings import PlanSettings
+from mempo.config.plan import PlanSettings
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy as np
 
 from mempo.protocol import TurnGrammar
 from mempo.question import Question
+from mempo.rewards.outcome import CustomScore, OutcomeScore, OutcomeSettings, outcome_score
 from mempo.runs.files import dump_line
 from mempo.runs.rollouts import Sidecar, rollout_line, trajectory_of
 from mempo.tokens import Codec
@@ -58,20 +59,23 @@ class Group:
     question: Question
     trajectories: tuple[Trajectory, ...]
 
-    @property
-    def has_turns(self) -> bool:
-        """Whether there is anything to learn from; infrastructure may have failed everywhere."""
-        return any(t.turns and not t.is_error for t in self.trajectories)
+    def has_rows(self, outcome: OutcomeSettings, custom_score: CustomScore | None = None) -> bool:
+        """Whether there is anything to learn from: one rollout that counts and has a turn."""
+        return any(t.turns and outcome_score(self.question, t, outcome, custom_score).counts for t in self.trajectories)
 
 
 def whole_group(uid: str, question: Question, arrived: Mapping[int, Trajectory], size: int) -> Group:
     """A group of `size` rollouts from those that arrived, `{session: trajectory}`.
 
     Raises:
-        ValueError: a session outside the group.
+        ValueError: a session outside the group, or a rollout of another question.
     """
     if not set(arrived) <= set(range(size)):
         raise ValueError(f"question {question.id}: sessions {sorted(arrived)} in a group of {size}")
+
+    for trajectory in arrived.values():
+        if trajectory.question_id != question.id:
+            raise ValueError(f"a rollout of question {trajectory.question_id!r} in the group of {question.id!r}")
 
     def lost(session: int) -> Trajectory:
         return Trajectory(
@@ -79,6 +83,13 @@ def whole_group(uid: str, question: Question, arrived: Mapping[int, Trajectory],
         )
 
     return Group(uid, question, tuple(arrived.get(session) or lost(session) for session in range(size)))
+
+
+def no_rows_because(trajectory: Trajectory, outcome: OutcomeScore) -> str:
+    """Why a rollout that does not count has no rows, for the log of the workers."""
+    if trajectory.is_error:
+        return trajectory.error or trajectory.stop.value
+    return f"the rollout has no score ({outcome.reason}), so it does not count"
 
 
 def dealt(groups: Sequence[Group]) -> tuple[list[Question], list[Trajectory]]:

@@ -8,26 +8,26 @@ from pathlib import Path
 from typing import Any
 
 from mempo.agent import Agent, DecodingSettings
-from mempo.build import custom_credit, custom_score, make_agent, make_tools, open_retriever
+from mempo.build import advantage_function, custom_score, make_agent, make_tools, open_retriever
 from mempo.config import Config
 from mempo.engine.model import load_codec, model_window
 from mempo.interfaces import World
 from mempo.runs.folder import RunFolder
 from mempo.tokens import Codec
-from mempo.train.judge import Judge
+from mempo.train.score_batch import Scoring
 from mempo.worlds.registry import make_world
 
 
 @dataclass(frozen=True)
 class ClusterRun:
-    """The agent, and how its rollouts are judged. `folder` must be the same on all machines."""
+    """The agent, and how its rollouts are scored. `folder` must be the same on all machines."""
 
     config: Config
     folder: RunFolder
     codec: Codec
     agent: Agent
     world: World | None
-    judge: Judge
+    scoring: Scoring
 
     @classmethod
     def of(cls, section: Mapping[str, Any], longest_row_tokens: int | None) -> ClusterRun:
@@ -45,7 +45,7 @@ class ClusterRun:
         tools = make_tools(config, open_retriever(config, world, folder.path / "data"))
         agent = make_agent(config, codec, tools, world)
         limits = [n for n in (longest_row_tokens, model_window(config.model.path)) if n is not None]
-        judge = Judge(
+        scoring = Scoring(
             outcome=config.reward,
             memory=config.memory,
             credit=config.credit,
@@ -53,9 +53,9 @@ class ClusterRun:
             window_tokens=min(limits, default=None),
             memory_signal=config.rl.memory_signal,
             custom_score=custom_score(config),
-            custom_credit=custom_credit(config),
+            own_advantages=advantage_function(config),
         )
-        return cls(config, folder, codec, agent, world, judge)
+        return cls(config, folder, codec, agent, world, scoring)
 
 
 def decoding_of(sampling_params: Mapping[str, Any]) -> DecodingSettings:

@@ -45,6 +45,7 @@ class ServerSampler:
             "top_p": sampling.top_p,
             "top_k": sampling.top_k or -1,
             "stop": list(sampling.stop),
+            "stop_token_ids": sorted(self._codec.eos_ids),
             "logprobs": True,
             "skip_special_tokens": False,  # or vLLM overlooks stop strings that are special tokens
         }

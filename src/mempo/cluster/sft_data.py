@@ -27,7 +27,7 @@ from mempo.engine.model import load_codec
 from mempo.errors import UserError
 from mempo.protocol import closing, opening
 from mempo.tokens import Codec
-from mempo.train.sft import take
+from mempo.train.batch import take
 from mempo.trajectory import Row, Turn
 from mempo.whole import whole_folder
 

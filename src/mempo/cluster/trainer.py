@@ -1,10 +1,10 @@
 # pyright: reportMissingImports=false
-"""The trainer that verl knows as `mempo`: verl's synchronous trainer with our credit and our mini-batches.
+"""The trainer that verl knows as `mempo`: verl's synchronous trainer with our advantages and our mini-batches.
 
 A step is verl's: sample, old log-probs, reference log-probs, advantages, update. Four places differ. Before rows are
-dealt out, the whole rollouts are fetched (`_balance_batch`); advantages are those of `judge_rollouts`, which judges in
-the local loop too (`_compute_advantage`); an optimizer step is a set of questions, however many rows they have
-(`_update_actor`); and what happened is kept in the run folder (`_step_once`, `_validate`).
+dealt out, the whole rollouts are fetched (`_balance_batch`); scores and advantages are made as in the local loop
+(`_compute_advantage`); an optimizer step is a set of questions, however many rows they have (`_update_actor`); and what
+happened is kept in the run folder (`_step_once`, `_validate`).
 
 Underscored methods are overridden, so `versions.py` pins verl exactly.
 """
@@ -12,7 +12,8 @@ Underscored methods are overridden, so `versions.py` pins verl exactly.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,12 +35,13 @@ from mempo.cluster.records import Group, RowKey, dealt
 from mempo.cluster.rollout_queue import take_rollouts
 from mempo.cluster.versions import require_versions
 from mempo.cold_start import checked_probe
+from mempo.engine.update import TrainRow
 from mempo.errors import UserError
 from mempo.measures import known
 from mempo.runs.rollouts import save_rollouts
-from mempo.train.judge import Judged, judge_rollouts, measure_rollouts
-from mempo.train.rl import refuse_all_errors
-from mempo.trajectory import Trajectory, rows_of
+from mempo.train.advantages import batch_advantages
+from mempo.train.batch import advantages_by_turn, training_rows
+from mempo.train.score_batch import measure_rollouts, refuse_nothing_counted, score_batch
 
 
 @register_trainer(TRAINER)
@@ -78,7 +80,7 @@ class MempoTrainer(PPOTrainerSync):
         with self._cause_of_no_rows(size):
             found = super()._validate()
         questions, trajectories = dealt(self._arrived(size))
-        measures = known(measure_rollouts(self._run.judge, questions, trajectories))
+        measures = known(measure_rollouts(self._run.scoring, questions, trajectories))
         self._run.folder.log("validation", self.global_steps, measures)
         return {**found, **{f"val-mempo/{name}": value for name, value in measures.items()}}
 
@@ -98,8 +100,7 @@ class MempoTrainer(PPOTrainerSync):
                 raise UserError(
                     "no rollout reached the trainer: the errors of the agent workers stand above"
                 ) from error
-            refuse_all_errors(trajectories)
-            measure_rollouts(self._run.judge, questions, trajectories)
+            refuse_nothing_counted(trajectories, self._run.scoring.outcomes(questions, trajectories))
             raise
 
     # --- mini-batches ------------------------------------------------------------------------------------------------
@@ -110,7 +111,12 @@ class MempoTrainer(PPOTrainerSync):
         if (self.config.algorithm.get("filter_groups") or {}).get("enable", False):
             # Groups that have rollouts to learn from and no rows were sampled and not chosen.
             with_rows = {RowKey.of(key).uid for key in batch.keys}
-            arrived = [group for group in arrived if group.uid in with_rows or not group.has_turns]
+            scoring = self._run.scoring
+            arrived = [
+                group
+                for group in arrived
+                if group.uid in with_rows or not group.has_rows(scoring.outcome, scoring.custom_score)
+            ]
         self._groups = arrived
         place = {group.uid: n for n, group in enumerate(arrived)}
         parsed = [RowKey.of(key) for key in batch.keys]
@@ -161,40 +167,42 @@ class MempoTrainer(PPOTrainerSync):
         finally:
             workers.update_actor = update
 
-    # --- credit ------------------------------------------------------------------------------------------------------
+    # --- advantages --------------------------------------------------------------------------------------------------
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         """verl's own advantages are made first, for what comes with them, and then replaced."""
         batch = super()._compute_advantage(batch, metrics)
         questions, trajectories = dealt(self._groups)
-        refuse_all_errors(trajectories)
         scorer = self._scorer()
         self._check_probe(scorer)
-        rl = self._run.config.rl
-        judged = judge_rollouts(
-            self._run.judge, questions, trajectories, rl.rollouts_per_question, scorer, self._reference_scorer()
-        )
-        self._write_advantages(batch, trajectories, judged)
-        self._measures = known(judged.metrics)
+        config, scoring = self._run.config, self._run.scoring
+        scored = score_batch(scoring, questions, trajectories, scorer, self._reference_scorer())
+        counted = scored.counted(config.rl.rollouts_per_question, self.global_steps)
+        advantages = batch_advantages(counted, scoring.credit, scoring.memory, scoring.own_advantages)
+        rows = training_rows(counted, advantages)
+        self._write_advantages(batch, rows)
+        self._measures = known({**scored.metrics, **advantages.metrics})
         metrics.update({f"mempo/{name}": value for name, value in self._measures.items()})
-        if rl.log_rollouts_every and self.global_steps % rl.log_rollouts_every == 0:
+        if config.rl.log_rollouts_every and self.global_steps % config.rl.log_rollouts_every == 0:
             file = self._run.folder.rollouts(self.global_steps)
-            save_rollouts(file, trajectories, judged.credited_facts(), judged.credit.tokens)
+            facts = scored.facts_with(counted, advantages)
+            save_rollouts(file, trajectories, facts, advantages_by_turn(rows, len(trajectories)))
         return batch
 
-    def _write_advantages(self, batch: KVBatchMeta, trajectories: list[Trajectory], judged: Judged) -> None:
+    def _write_advantages(self, batch: KVBatchMeta, rows: Sequence[TrainRow]) -> None:
+        """Into the queue, by verl's keys; padding has none."""
         sessions = [(group.uid, n) for group in self._groups for n in range(len(group.trajectories))]
-        place = {session: i for i, session in enumerate(sessions)}
-        rows = {i: rows_of(trajectory, i) for i, trajectory in enumerate(trajectories)}
+        made: dict[tuple[str, int], list[TrainRow]] = defaultdict(list)
+        for row in rows:
+            made[sessions[row.row.trajectory]].append(row)
         values = []
         for name, tag in zip(batch.keys, batch.tags, strict=True):
             if tag.get("is_padding", False):
                 values.append(torch.zeros(tag["response_len"]))
                 continue
             key = RowKey.of(name)
-            i = place[key.uid, key.session]
-            row = rows[i][key.index]
-            values.append(torch.tensor(row.spread(judged.credit.tokens[i])[response_start(row) :]))
+            row = made[key.uid, key.session][key.index]
+            values.append(torch.tensor(row.advantages[response_start(row.row) :]))
         advantages = torch.nested.as_nested_tensor(values, layout=torch.jagged)
         fields = TensorDict({"advantages": advantages, "returns": advantages}, batch_size=len(batch))
         tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)

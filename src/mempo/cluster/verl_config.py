@@ -12,8 +12,8 @@ from typing import Any
 from mempo.cluster.divisibility import agent_workers, check_divides, model_shape, server_window_tokens
 from mempo.cluster.questions import AGENT, TRAINER
 from mempo.cluster.verl_learning import actor_section, check_learning, compute_dtype, model_section, precision
-from mempo.cluster_settings import ClusterSettings
 from mempo.config import Config
+from mempo.config.cluster import ClusterSettings
 from mempo.errors import ConfigError
 
 CONFIG_NAME = "verl"

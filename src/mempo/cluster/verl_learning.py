@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from mempo.cluster_settings import ClusterSettings
 from mempo.config import Config
-from mempo.engine.model import ModelSettings
-from mempo.engine.optimizer import OptimSettings
+from mempo.config.cluster import ClusterSettings
+from mempo.config.engine import ModelSettings
+from mempo.config.train import OptimSettings
 from mempo.errors import ConfigError
 
 KL_TYPES = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from mempo.credit import EPS, memory_advantages
 from mempo.diagnose.numbers import mean, std
 from mempo.diagnose.records import Batch, NoteSignal, RolloutRecord, TurnRecord
+from mempo.train.pools import memory_advantages
 
 MIN_NOTES = 8
 """A turn with fewer notes with credit says nothing about drift."""
@@ -42,23 +42,23 @@ class TurnMeasures:
     note_tokens: float | None
 
 
-def by_turn(batch: Batch, min_pool: int = 4, eps: float = EPS) -> list[TurnMeasures]:
+def by_turn(batch: Batch, min_pool: int = 4) -> list[TurnMeasures]:
     """A line for every turn from the second on that some rollout reached."""
     pooled: dict[str, dict[int, list[float]]] = {"question": {}, "turn": {}}
     for group in batch.groups:
         rewards = [rewards_of(rollout) for rollout in group]
         for pool, found in pooled.items():
-            for by_index in standardized(rewards, pool, min_pool, eps):
+            for by_index in standardized(rewards, pool, min_pool):
                 for index, value in by_index.items():
                     found.setdefault(index, []).append(value)
     turns = max((len(rollout.turns) for rollout in batch.rollouts), default=0)
     return [_measures(batch, index, pooled) for index in range(1, turns)]
 
 
-def standardized(rewards: list[dict[int, float]], pool: str, min_pool: int, eps: float = EPS) -> list[dict[int, float]]:
+def standardized(rewards: list[dict[int, float]], pool: str, min_pool: int) -> list[dict[int, float]]:
     """Rewards `[rollouts]{turn: r}` of one question as credit of weight 1."""
     choice: Literal["question", "turn"] = "turn" if pool == "turn" else "question"
-    return memory_advantages(rewards, pool=choice, min_pool=min_pool, eps=eps).by_rollout
+    return memory_advantages(rewards, pool=choice, min_pool=min_pool).by_rollout
 
 
 def rewards_of(rollout: RolloutRecord) -> dict[int, float]:

@@ -17,16 +17,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from mempo.config.rewards import MemorySettings, ProbeSettings
 from mempo.diagnose.numbers import mean, std
 from mempo.diagnose.records import Batch, RolloutRecord, TurnRecord
 from mempo.diagnose.words import says_one_of
 from mempo.interfaces import Scorer, ScoreRequest
 from mempo.question import Question
 from mempo.rewards.memory import probe_request
-from mempo.rewards.memory_settings import MemorySettings
 from mempo.rewards.note_contexts import full_context, note_context
 from mempo.rewards.note_reward import Evidence, note_reward
-from mempo.rewards.probe import Probe, ProbeSettings, probe_or_reason
+from mempo.rewards.probe import Probe, probe_or_reason
 from mempo.tokens import Codec
 from mempo.trajectory import Trajectory
 

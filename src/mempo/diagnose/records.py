@@ -1,6 +1,6 @@
 """Saved rollouts as the measures read them: texts, scores and credit, in groups of one question.
 
-Rollouts that infrastructure spoiled are counted and left out: they say nothing about the policy.
+Rollouts that do not count (`measures.counts`) are counted and left out: they say nothing about the policy.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mempo.credit import CreditSettings, note_slots
+from mempo.config.rewards import MemorySettings
+from mempo.config.train import CreditSettings
+from mempo.measures import counts, unscored
 from mempo.question import objectives_of
-from mempo.rewards.memory_settings import MemorySettings
 from mempo.tokens import Codec
-from mempo.train.credit import group_credit
+from mempo.train.advantages import group_advantages, note_slots
 from mempo.trajectory import GenerationStop, Trajectory, Turn
 
 
@@ -50,7 +51,7 @@ class TurnRecord:
 
 @dataclass(frozen=True)
 class RolloutRecord:
-    """One rollout without infrastructure errors. `objectives` `[objectives][aliases]`. `probe`: what notes are
+    """One rollout that counts. `objectives` `[objectives][aliases]`. `probe`: what notes are
     asked to predict, None: the first alias of each objective. `advantage` None: not known."""
 
     question_id: str
@@ -79,13 +80,15 @@ class RolloutRecord:
 
 @dataclass(frozen=True)
 class Batch:
-    """Rollouts of one file. `groups` `[questions][rollouts]`; `credit`: where advantages come from, `saved`,
-    `recomputed` (the file is older than they are) or `none` (an evaluation, or own credit that was not saved)."""
+    """Rollouts of one file. `groups` `[questions][rollouts]`; `errors` and `unscored`
+    are left out. `credit`: where advantages come from, `saved`, `recomputed` (the file is older than they are) or
+    `none` (an evaluation, or own credit that was not saved)."""
 
     name: str
     groups: tuple[tuple[RolloutRecord, ...], ...]
     errors: int = 0
     credit: str = "saved"
+    unscored: int = 0
 
     @property
     def rollouts(self) -> list[RolloutRecord]:
@@ -115,12 +118,12 @@ def batch_of(
     records = [_rollout(trajectory, line, codec) for trajectory, line in zip(trajectories, lines, strict=True)]
     groups = []
     for positions in grouped([line["question_id"] for line in lines], group_size):
-        sound = tuple(records[i] for i in positions if not lines[i].get("is_error"))
+        sound = tuple(records[i] for i in positions if counts(lines[i]))
         if sound:
             groups.append(sound)
     errors = sum(bool(line.get("is_error")) for line in lines)
     saved = all("advantage" in line for line in lines)
-    return Batch(name, tuple(groups), errors, "saved" if saved else "none")
+    return Batch(name, tuple(groups), errors, "saved" if saved else "none", sum(map(unscored, lines)))
 
 
 def grouped(question_ids: Sequence[str], size: int) -> list[range]:
@@ -133,15 +136,22 @@ def grouped(question_ids: Sequence[str], size: int) -> list[range]:
 
 
 def with_recomputed_credit(batch: Batch, credit: CreditSettings, memory: MemorySettings) -> Batch:
-    """The advantages that the settings give to the saved scores and rewards."""
+    """The advantages that the settings give to the saved scores and rewards; none to a rollout without a score."""
     groups = []
     for group in batch.groups:
-        rewards = [{turn.index: turn.signal.r for turn in rollout.noted if turn.signal} for rollout in group]
-        made = group_credit([rollout.score for rollout in group], rewards, credit, memory)
+        scores = {i: rollout.score for i, rollout in enumerate(group) if rollout.score is not None}
+        rewards = [{turn.index: turn.signal.r for turn in group[i].noted if turn.signal} for i in scores]
+        made = group_advantages(list(scores.values()), rewards, credit, memory)
+        outcome = dict(zip(scores, made.outcome, strict=True))
+        by_turn = dict(zip(scores, made.memory, strict=True))
         groups.append(
             tuple(
-                replace(rollout, advantage=outcome, turns=tuple(_credited(turn, by_turn) for turn in rollout.turns))
-                for rollout, outcome, by_turn in zip(group, made.outcome, made.memory, strict=True)
+                replace(
+                    rollout,
+                    advantage=outcome.get(i),
+                    turns=tuple(_credited(turn, by_turn.get(i, {})) for turn in rollout.turns),
+                )
+                for i, rollout in enumerate(group)
             )
         )
     return replace(batch, groups=tuple(groups), credit="recomputed")

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mempo.credit import CreditSettings
+from mempo.config.rewards import MemorySettings
+from mempo.config.train import CreditSettings
 from mempo.diagnose.alarms import verdicts
 from mempo.diagnose.by_turn import by_turn, drift
 from mempo.diagnose.control import ControlNote, control, control_by_turn
@@ -19,7 +20,6 @@ from mempo.diagnose.faithfulness import faith_of, faithfulness, faithfulness_by_
 from mempo.diagnose.numbers import finite, mean, ratio
 from mempo.diagnose.records import Batch
 from mempo.diagnose.repetition import repetition, repetition_by_turn
-from mempo.rewards.memory_settings import MemorySettings
 
 TRENDS = ("score", "turns", "note_tokens")
 SHOWN_SETTINGS = (
@@ -55,7 +55,7 @@ class Material:
 def build_report(material: Material) -> dict[str, Any]:
     """Plain data without NaN: what is not known is None."""
     batch, memory = material.batch, material.memory
-    turns = by_turn(batch, memory.min_pool, material.credit.eps)
+    turns = by_turn(batch, memory.min_pool)
     faith = faith_of(batch)
     kept = gold_kept(batch)
     points = note_points(batch, faith)

@@ -24,7 +24,7 @@ def new_cache(model: PreTrainedModel) -> DynamicCache:
 def keeps_everything(model: PreTrainedModel) -> bool:
     """Whether every layer keeps all keys and values, so that a cache can be cut anywhere: no sliding windows, no
     recurrent state."""
-    if getattr(model, "_is_stateful", False):
+    if getattr(model, "_is_stateful", False) or not _takes_cache(model.base_model):
         return False
     layers = new_cache(model).layers
     return bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
@@ -35,9 +35,26 @@ def _parameters(forward: Any) -> frozenset[str]:
     return frozenset(inspect.signature(forward).parameters)
 
 
+_CACHE_WORDS = ("cache", "past_key_values", "cache_params")
+
+
+def cache_keyword(module: Any) -> str:
+    """The name of the argument that takes the cache: by release and by family.
+
+    Raises:
+        TypeError: it takes none. Passed under a wrong name, a cache is ignored without a word.
+    """
+    if not _takes_cache(module):
+        raise TypeError(f"{type(module).__name__} takes no cache of transformers")
+    return next(word for word in _CACHE_WORDS if word in _parameters(type(module).forward))
+
+
+def _takes_cache(module: Any) -> bool:
+    return not _parameters(type(module).forward).isdisjoint(_CACHE_WORDS)
+
+
 def _cache_word(module: Any, cache: Cache) -> dict[str, Any]:
-    """The keyword for the cache was `past_key_values` and is being renamed `cache`."""
-    return {"cache" if "cache" in _parameters(type(module).forward) else "past_key_values": cache}
+    return {cache_keyword(module): cache}
 
 
 def _keywords(module: Any, cache: Cache, position_ids: torch.Tensor | None, last_only: bool) -> dict[str, Any]:
@@ -80,7 +97,13 @@ def states_cached(
 
 def keep_rows(cache: DynamicCache, rows: torch.Tensor) -> None:
     """Leave only the sequences `rows` (indices) in the cache."""
-    cache.batch_select_indices(rows)
+    indices: Any = rows
+    cache.reorder_cache(indices)  # unlike `batch_select_indices`, recurrent layers have it too
+
+
+def has_attention(cache: Cache) -> bool:
+    """Whether any layer of the cache holds keys and values, not only a recurrent state."""
+    return any(isinstance(layer, CacheLayerMixin) for layer in cache.layers)
 
 
 class _OwnLayer(CacheLayerMixin):
@@ -158,7 +181,7 @@ class Behind:
     ) -> None:
         size = (shape.layers, 2, rows, shape.heads, deepest + new if deepest else 0, shape.width)
         count = math.prod(size)
-        if scratch is None or len(scratch) < count:
+        if scratch is None or len(scratch) < count or (scratch.dtype, scratch.device) != (shape.dtype, shape.device):
             scratch = torch.empty(count, dtype=shape.dtype, device=shape.device)
         self.scratch = scratch
         self.buffer = scratch[:count].view(size)
@@ -186,6 +209,22 @@ class Behind:
         layer[0][:, :, self.seen :] = keys
         layer[1][:, :, self.seen :] = values
         return layer[0], layer[1]
+
+
+def behind_mask(
+    pasts: Sequence[int], width: int, device: torch.device
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Mask `[rows, deepest + width]` and positions `[rows, width]` of new tokens behind prefixes in a `Behind`; None
+    where the model's own are right."""
+    deepest = max(pasts)
+    if deepest == 0:
+        return None, None  # padding stands on the right, where no token sees it
+    lengths = torch.tensor(pasts, device=device)[:, None]
+    positions = lengths + torch.arange(width, device=device)
+    if min(pasts) == deepest:
+        return None, positions
+    columns = torch.arange(deepest + width, device=device)[None]
+    return (columns >= deepest - lengths).long(), positions
 
 
 _AHEAD = 64

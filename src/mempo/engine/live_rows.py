@@ -7,12 +7,11 @@ from typing import Protocol
 
 import torch
 
-from mempo.engine.compat import Slots, forward_cached, keep_rows, new_cache
-from mempo.engine.model import Policy
+from mempo.engine.cache_check import cache_use
+from mempo.engine.compat import Slots
+from mempo.engine.padded_rows import PaddedRows, Prompt
 from mempo.engine.radix import as_ids
 from mempo.engine.shared_prefix import SharedForward, last_target
-
-Prompt = Sequence[int]
 
 
 class LiveRows(Protocol):
@@ -75,33 +74,9 @@ class SlotRows:
         self._forward.kept.insert(as_ids(ids), kept, prompt_tokens)
 
 
-class PaddedRows:
-    """Rows padded on the left to one width, over the model's own cache: right for models with sliding windows too."""
-
-    takes_more = False
-
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-
-    def begin(self, rows: Sequence[int], prompts: Sequence[Prompt]) -> torch.Tensor:
-        device, width = self._policy.device, max(map(len, prompts))
-        pads = torch.tensor([width - len(prompt) for prompt in prompts], device=device)[:, None]
-        ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts], dtype=torch.long, device=device)
-        columns = torch.arange(width, device=device)[None]
-        self._mask = (columns >= pads).long()
-        positions = (columns - pads).clamp(min=0)
-        self._last = positions[:, -1:]
-        self._cache = new_cache(self._policy.model)
-        return forward_cached(self._policy.model, self._cache, ids, self._mask, positions)
-
-    def step(self, tokens: torch.Tensor, active: torch.Tensor, longest: int) -> torch.Tensor:
-        self._mask = torch.cat([self._mask, self._mask.new_ones(len(tokens), 1)], dim=1)
-        self._last = self._last + active[:, None]  # rows that have ended must not leave the window
-        return forward_cached(self._policy.model, self._cache, tokens[:, None], self._mask, self._last)
-
-    def keep(self, rows: Sequence[int]) -> None:
-        order = torch.tensor(rows, device=self._policy.device)
-        keep_rows(self._cache, order)
-        self._mask, self._last = self._mask[order], self._last[order]
-
-    def ended(self, row: int, ids: Sequence[int], prompt_tokens: int) -> None: ...
+def live_rows(forward: SharedForward, rows: int, columns: int) -> LiveRows:
+    """Room for `rows` sequences of up to `columns` tokens, in the way that this model's cache allows."""
+    if forward.can_keep:
+        return SlotRows(forward, rows, columns)
+    policy = forward.policy
+    return PaddedRows(policy.model, cache_use(policy.model, policy.plain_head).drops_rows)

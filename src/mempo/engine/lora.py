@@ -14,19 +14,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from mempo.engine.lora_settings import LoraSettings
+from mempo.config.engine import LoraSettings
+from mempo.engine.lora_merge import NAME, adapted_weights, refuse_unmergeable
 from mempo.errors import UserError, nearest
+from mempo.model_files import partial_load, said
 
 if TYPE_CHECKING:
     from mempo.engine.model import Policy
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-_NAME, _SUFFIX, _PREFIX = "default", ".default.weight", "base_model.model."
+_SUFFIX, _PREFIX = f".{NAME}.weight", "base_model.model."
 
 
 @dataclass(frozen=True)
@@ -60,26 +61,34 @@ def add_lora(policy: Policy, settings: LoraSettings, seed: int, base_path: str) 
     numbers that depend on `seed` alone, and is in float32 whatever the weights are in.
 
     Raises:
-        UserError: peft is missing, or `settings.targets` names layers that cannot have an adapter.
+        UserError: peft is missing, or `settings.targets` names layers that cannot have an adapter, or whose adapter
+            could not be added to the weights afterwards.
     """
     peft = require_peft()
     targets = settings.targets if isinstance(settings.targets, str) else list(settings.targets)
     if isinstance(targets, list):
         _check_targets(policy.model, targets)
     config = peft.LoraConfig(
-        r=settings.rank, lora_alpha=settings.alpha, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM"
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        lora_dropout=0.0,
+        target_modules=targets,
+        exclude_modules=_not_called_as_linear(policy.model) or None,
+        task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return _inject(policy, config, base_path)
+        adapted = _inject(policy, config, base_path)
+        refuse_unmergeable(adapted.model, _adapter_of(adapted).base.model)
+    return adapted
 
 
 def merge_lora(policy: Policy) -> Policy:
     """Add the adapter to the weights, in place; what is returned has none. The policy given is of no more use."""
     adapter = _adapter_of(policy)
     with torch.no_grad():
-        for name, weight in _merged(policy):
-            adapter.base.model.get_parameter(name).copy_(weight)
+        for weight in adapted_weights(policy.model):
+            adapter.base.model.get_parameter(weight.name).copy_(weight.merged())
     for parameter in adapter.base.model.parameters():
         parameter.requires_grad_(True)
     return adapter.base
@@ -87,14 +96,15 @@ def merge_lora(policy: Policy) -> Policy:
 
 def merged_weights(policy: Policy) -> dict[str, torch.Tensor]:
     """The state of a model without adapters that computes what the adapted one does, up to rounding."""
-    return {**_adapter_of(policy).base.model.state_dict(), **dict(_merged(policy))}
+    merged = {weight.name: weight.merged() for weight in adapted_weights(policy.model)}
+    return {**_adapter_of(policy).base.model.state_dict(), **merged}
 
 
 def save_adapter(policy: Policy, folder: Path) -> None:
     """Write the adapter in peft's own format, with the configuration of its model."""
     model: Any = policy.model
     adapter = _adapter_of(policy)
-    config = copy.copy(model.peft_config[_NAME])
+    config = copy.copy(model.peft_config[NAME])
     config.base_model_name_or_path, config.inference_mode = adapter.base_path, True
     config.save_pretrained(str(folder))
     adapter.base.model.config.save_pretrained(folder)
@@ -118,16 +128,17 @@ def load_adapter(load_base: Callable[[str], Policy], folder: Path) -> Policy:
     try:
         config = peft.LoraConfig.from_pretrained(str(folder))
         found = load_file(folder / WEIGHTS)
-    except (OSError, ValueError, TypeError, SafetensorError) as error:
-        raise UserError(f"the adapter in {folder} cannot be loaded: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # peft makes of a damaged configuration what it can
+        raise UserError(f"the adapter in {folder} cannot be loaded: {said(error)}") from error
     config.inference_mode = False
     name = str(config.base_model_name_or_path)
     policy = _inject(load_base(str(folder / name) if name.startswith("..") else name), config, name)
     expected = {_file_key(key): parameter for key, parameter in _adapter_parameters(policy.model)}
-    shapes = [{key: tuple(t.shape) for key, t in tensors.items()} for tensors in (expected, found)]
-    if shapes[0] != shapes[1]:
-        differing = sorted(key for key in expected | found if shapes[0].get(key) != shapes[1].get(key))
-        raise UserError(f"the adapter in {folder} does not fit the model {name}: {differing[0]} differs")
+    shapes = {key: (found[key].shape, expected[key].shape) for key in expected.keys() & found.keys()}
+    differing = {key: pair for key, pair in shapes.items() if pair[0] != pair[1]}
+    missing, extra = expected.keys() - found.keys(), found.keys() - expected.keys()
+    if problem := partial_load(missing, differing, extra, len(expected), "the adapter"):
+        raise UserError(f"the adapter in {folder} does not fit the model {name}: {problem}")
     with torch.no_grad():
         for key, parameter in expected.items():
             parameter.copy_(found[key])
@@ -142,9 +153,12 @@ def _inject(policy: Policy, config: Any, base_path: str) -> Policy:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*fan_in_fan_out")  # it looks for itself, and says so
-            require_peft().inject_adapter_in_model(config, model, _NAME)
+            require_peft().inject_adapter_in_model(config, model, NAME)
     except ValueError as error:
-        raise UserError(f"the adapter does not fit the model: {str(error).splitlines()[0]}") from error
+        fitting = sorted(kind for kind in _linear(plain) if f"'{kind}'" not in str(error))
+        raise UserError(
+            f"the adapter does not fit the model: {said(error)}; model.lora.targets may name {', '.join(fitting)}"
+        ) from error
     for _, parameter in _adapter_parameters(model):
         parameter.data = parameter.data.float()
     model.eval()
@@ -153,14 +167,36 @@ def _inject(policy: Policy, config: Any, base_path: str) -> Policy:
     return replace(base, model=model, adapter=adapter)
 
 
-def _check_targets(model: PreTrainedModel, targets: list[str]) -> None:
-    """Every name must be that of layers inside the model; peft would leave out those that it does not find."""
-    embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
-    linear = {
+def _not_called_as_linear(model: PreTrainedModel) -> list[str]:
+    """Layers that are linear by class and give something else than a product, such as routers that choose experts."""
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear)
+        and type(module).forward is not torch.nn.Linear.forward
+        and not _gives_a_product(module)
+    ]
+
+
+@torch.no_grad()
+def _gives_a_product(layer: torch.nn.Linear) -> bool:
+    made: Any = layer(layer.weight.new_zeros(1, layer.in_features))
+    return isinstance(made, torch.Tensor) and made.shape == (1, layer.out_features)
+
+
+def _linear(model: PreTrainedModel) -> set[str]:
+    """Kinds of layers inside the model that can have an adapter."""
+    embeddings, other = (model.get_input_embeddings(), model.get_output_embeddings()), _not_called_as_linear(model)
+    return {
         name.split(".")[-1]
         for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear | Conv1D) and module not in embeddings
+        if isinstance(module, torch.nn.Linear | Conv1D) and module not in embeddings and name not in other
     }
+
+
+def _check_targets(model: PreTrainedModel, targets: list[str]) -> None:
+    """Every name must be that of layers inside the model; peft would leave out those that it does not find."""
+    linear = _linear(model)
     if unknown := [name for name in targets if name.split(".")[-1] not in linear]:
         raise UserError(
             f"model.lora.targets names {unknown[0]!r}, which is no linear layer inside the model"
@@ -187,13 +223,3 @@ def _adapter_parameters(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.
 def _file_key(name: str) -> str:
     """peft's files leave the adapter's own name out, and name the model twice."""
     return _PREFIX + name.replace(_SUFFIX, ".weight")
-
-
-def _merged(policy: Policy) -> Iterator[tuple[str, torch.Tensor]]:
-    """The names, in a model without adapters, and the sums of the weights that have one."""
-    for name, module in policy.model.named_modules():
-        layer: Any = module
-        if hasattr(layer, "base_layer") and hasattr(layer, "get_delta_weight"):
-            weight = layer.base_layer.weight.detach()
-            delta = layer.get_delta_weight(_NAME).detach()
-            yield f"{name}.weight", (weight.float() + delta.float()).to(weight.dtype)

@@ -1,66 +1,34 @@
-"""Loading and saving the policy: any Hugging Face causal language model, from safetensors only."""
+"""Loading and saving the policy: a Hugging Face causal language model, from safetensors only."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field, model_validator
-from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from mempo.config.engine import ModelSettings
+from mempo.engine.cache_check import cache_use
 from mempo.engine.checkpointing import checkpointable_layers
 from mempo.engine.logprobs import logprobs_of_logits, selected_logprobs
 from mempo.engine.lora import Adapter, is_adapter_folder, load_adapter, merged_weights, save_adapter
-from mempo.engine.lora_settings import LoraSettings
 from mempo.engine.training_cache import backbone_hidden, hidden_behind
 from mempo.errors import UserError
-from mempo.settings import Settings
+from mempo.model_files import (
+    check_weights,
+    context_window,
+    model_folder,
+    read_config,
+    refuse_missing,
+    said,
+)
+from mempo.model_loading import folder_codec, load_whole
 from mempo.tokens import Codec
 
 transformers_logging.disable_progress_bar()  # checkpoints are written while our own bar is shown
-
-
-class ModelSettings(Settings):
-    """Which model, where and how."""
-
-    path: str | None = None
-    """A folder (or hub name) with config.json, tokenizer.json and *.safetensors."""
-    device: str = "auto"
-    """`auto` takes CUDA where there is one."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
-    threads: int = Field(default=0, ge=0, le=1024)
-    """CPU threads of torch; 0 leaves its own choice."""
-    gradient_checkpointing: bool = False
-    """Make the activations of a layer again in the backward pass: a third more work, a fraction of the memory."""
-    autocast: Literal["none", "bfloat16"] = "none"
-    """Precision of the layers' products in the update; weights, optimizer, head and softmax stay in float32. Sampling
-    and scoring keep `dtype`, so the updated policy differs from the sampled one by rounding (`update/k3_old`)."""
-    compile: bool = False
-    """Compile a step of decoding (`torch.compile`): up to a minute at the start, faster rollouts after it. On a CPU it
-    needs a C++ compiler. Only with attention sdpa; where it cannot be done, a warning says so and nothing changes."""
-    lora: LoraSettings | None = None
-    """Train low-rank adapters instead of all weights; needs `pip install 'mempo[lora]'`."""
-
-    @model_validator(mode="after")
-    def _autocast_of_float32(self) -> ModelSettings:
-        if self.autocast != "none" and self.dtype != "float32":
-            raise ValueError(
-                f"autocast {self.autocast} is for weights in float32, and dtype is {self.dtype}; set one of them back "
-                "(dtype=float32 or autocast=none)"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _compiles_sdpa(self) -> ModelSettings:
-        if self.compile and self.attention != "sdpa":
-            raise ValueError(f"compile is for attention sdpa, and attention is {self.attention}; set compile=false")
-        return self
 
 
 @dataclass
@@ -88,7 +56,7 @@ class Policy:
     @property
     def window(self) -> int | None:
         """The most tokens the model can see, where its configuration says so."""
-        return getattr(self.model.config, "max_position_embeddings", None)
+        return context_window(self.model.config)
 
 
 def pick_device(name: str) -> torch.device:
@@ -103,42 +71,27 @@ def pick_device(name: str) -> torch.device:
 
 
 def check_model_folder(path: str) -> None:
-    """Refuse a folder that cannot be loaded, before anything heavy happens. Hub names are left to the hub client.
+    """Refuse a folder that cannot be loaded, before anything heavy happens. What may be a hub name is left alone.
 
     Raises:
-        UserError: missing folder, no config, or weights in another format than safetensors.
+        UserError: missing folder, damaged configuration, weights that are not whole or no safetensors.
     """
+    refuse_missing(path)
     folder = Path(path)
-    if not folder.exists():
-        if path.count("/") == 1 and not path.startswith((".", "/", "~")):
-            return
-        raise UserError(f"no model folder {path!r}; give a folder with config.json and *.safetensors, or a hub name")
-    if not (folder / "config.json").is_file():
-        raise UserError(f"{folder} holds no config.json, so it is not a model folder")
-    if not any(folder.glob("*.safetensors")):
-        others = sorted(p.name for p in folder.iterdir() if p.suffix in {".bin", ".pt", ".pth", ".ckpt", ".gguf"})
-        found = f" (found {', '.join(others)})" if others else ""
-        raise UserError(
-            f"{folder} holds no *.safetensors{found}; weights load from safetensors only: convert them first"
-        )
+    if folder.exists():
+        read_config(folder)
+        if not is_adapter_folder(path):
+            check_weights(folder)
 
 
 def load_codec(path: str) -> Codec:
-    """The tokenizer of a model folder or a hub name."""
+    """The tokenizer of a model folder or a hub name, with all ids that end a reply.
+
+    Raises:
+        UserError: it is not there, or damaged.
+    """
     check_model_folder(path)
-    try:
-        return Codec(AutoTokenizer.from_pretrained(path, trust_remote_code=False), _generation_eos(path))
-    except (OSError, ValueError) as error:
-        raise UserError(f"the tokenizer of {path!r} cannot be loaded: {str(error).splitlines()[0]}") from error
-
-
-def _generation_eos(path: str) -> list[int]:
-    """End-of-sequence ids of generation_config.json: chat models often name several."""
-    try:
-        found = GenerationConfig.from_pretrained(path).eos_token_id
-    except OSError:  # most folders have none
-        return []
-    return [found] if isinstance(found, int) else list(found or [])
+    return folder_codec(model_folder(path, weights=False))
 
 
 def load_policy(settings: ModelSettings, path: str | None = None, codec: Codec | None = None) -> Policy:
@@ -157,17 +110,19 @@ def load_policy(settings: ModelSettings, path: str | None = None, codec: Codec |
     if settings.threads:
         torch.set_num_threads(settings.threads)
     device = pick_device(settings.device)
+    model = load_whole(
+        AutoModelForCausalLM,
+        model_folder(path),
+        dtype=getattr(torch, settings.dtype),
+        attn_implementation=settings.attention,
+    )
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            path,
-            dtype=getattr(torch, settings.dtype),
-            attn_implementation=settings.attention,
-            use_safetensors=True,
-            trust_remote_code=False,
-        )
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"the model of {path!r} cannot be loaded: {str(error).splitlines()[0]}") from error
-    return set_update_mode(wrap_policy(model.to(device), codec or load_codec(path)), settings)
+        policy = wrap_policy(model.to(device), codec or load_codec(path))
+    except UserError:
+        raise
+    except Exception as error:  # a configuration that fits the weights and is wrong all the same
+        raise UserError(f"the model in {path} is loaded and cannot be run: {said(error)}") from error
+    return set_update_mode(policy, settings)
 
 
 def set_update_mode(policy: Policy, settings: ModelSettings) -> Policy:
@@ -185,7 +140,11 @@ def set_update_mode(policy: Policy, settings: ModelSettings) -> Policy:
 
 
 def wrap_policy(model: Any, codec: Codec) -> Policy:
-    """A policy of a model already made; checks once whether its head is a plain matrix."""
+    """A policy of a model already made; tries once whether its head is a plain matrix and what its cache is good for.
+
+    Raises:
+        UserError: the tokenizer does not fit, or token by token the model computes something else than in whole passes.
+    """
     model.eval()
     vocabulary = model.get_output_embeddings().weight.shape[0]
     if codec.size > vocabulary:
@@ -193,7 +152,9 @@ def wrap_policy(model: Any, codec: Codec) -> Policy:
             f"the tokenizer has {codec.size} tokens but the model only {vocabulary} output rows; "
             "resize the model's embeddings or take its own tokenizer"
         )
-    return Policy(model, codec, _has_plain_head(model))
+    plain_head = _has_plain_head(model)
+    cache_use(model, plain_head)  # refuses what it must
+    return Policy(model, codec, plain_head)
 
 
 def save_policy(policy: Policy, folder: Path) -> None:
@@ -217,11 +178,8 @@ def save_trained(policy: Policy, folder: Path) -> None:
 
 
 def model_window(path: str) -> int | None:
-    """The context window of a model folder, read from its configuration alone."""
-    config = Path(path) / "config.json"
-    if config.is_file():
-        return json.loads(config.read_text("utf-8")).get("max_position_embeddings")
-    return getattr(AutoConfig.from_pretrained(path), "max_position_embeddings", None)
+    """The context window of a model folder or a hub name, read from its configuration alone."""
+    return context_window(read_config(model_folder(path, weights=False)))
 
 
 @torch.no_grad()
@@ -231,6 +189,8 @@ def _has_plain_head(model: PreTrainedModel) -> bool:
     A cap does nothing to small logits, such as those of a model that was just made, so the check makes them large.
     """
     ids = torch.arange(4, device=model.device)[None] % model.config.get_text_config().vocab_size
+    if model.base_model is model:  # no backbone of its own
+        return False
     head: Any = model.get_output_embeddings()
     hidden = backbone_hidden(model, ids)
     scale = 1000 / head(hidden).float().abs().max().clamp(min=1e-6)

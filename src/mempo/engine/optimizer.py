@@ -6,42 +6,12 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field, model_validator
 from safetensors.torch import load_file, save_file
 
-from mempo.settings import Settings
-
-
-class OptimSettings(Settings):
-    """The optimizer of one stage."""
-
-    kind: Literal["adamw", "muon"] = "adamw"
-    """`muon` steps the matrices inside the layers with torch's Muon, and everything else with AdamW."""
-    muon_lr: float = Field(default=0.02, gt=0, allow_inf_nan=False)
-    """Peak learning rate of Muon; it follows the same warm-up and schedule as `lr`."""
-    lr: float = Field(default=1e-6, gt=0, allow_inf_nan=False)
-    """Peak learning rate."""
-    warmup_steps: int = Field(default=0, ge=0)
-    """Steps of linear rise from 0."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """What follows the warm-up: to zero at the last step, or flat."""
-    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
-    """Where `linear` and `cosine` end, as a share of `lr`."""
-    beta1: float = Field(default=0.9, ge=0, lt=1)
-    beta2: float = Field(default=0.999, ge=0, lt=1)
-    weight_decay: float = Field(default=0.0, ge=0)
-    max_grad_norm: float = Field(default=1.0, gt=0)
-    micro_batch_tokens: int = Field(default=16_384, ge=1)
-    """Padded tokens of one forward and backward pass; changes memory and speed, never the result."""
-
-    @model_validator(mode="after")
-    def _nothing_idle(self) -> OptimSettings:
-        if self.kind != "muon" and self.muon_lr != type(self).model_fields["muon_lr"].default:
-            raise ValueError(f"muon_lr does nothing with kind {self.kind}: set kind to muon")
-        return self
+from mempo.config.train import OptimSettings
 
 
 def learning_rate(settings: OptimSettings, step: int, total_steps: int) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from mempo.engine.choosing import sample, uniforms
-from mempo.engine.live_rows import LiveRows, PaddedRows, SlotRows
+from mempo.engine.live_rows import LiveRows, live_rows
 from mempo.engine.model import Policy
 from mempo.engine.shared_prefix import SharedForward
 from mempo.engine.stops import StopWatcher
@@ -47,8 +47,7 @@ def generate_batch(
     forward = forward or SharedForward(policy)
     columns = max(len(prompt) + one.max_new_tokens for prompt, one in zip(prompts, sampling, strict=True))
     rows = min(len(prompts), max(1, max_tokens // columns))
-    live = SlotRows(forward, rows, columns + 1) if forward.can_keep else PaddedRows(policy)
-    return _Batch(policy, live, prompts, sampling, rows, looks_late).run()
+    return _Batch(policy, live_rows(forward, rows, columns + 1), prompts, sampling, rows, looks_late).run()
 
 
 class _Batch:

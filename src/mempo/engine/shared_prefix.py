@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,8 @@ from typing import Any
 
 import torch
 
-from mempo.engine.compat import Behind, CacheShape, cache_shape, keeps_everything, new_cache, states_cached
+from mempo.engine.cache_check import cache_use
+from mempo.engine.compat import Behind, CacheShape, behind_mask, new_cache, states_cached
 from mempo.engine.logprobs import logprobs_of_logits
 from mempo.engine.model import Policy, backbone_hidden, head_logprobs
 from mempo.engine.padding import right_padded
@@ -51,29 +51,30 @@ class SharedForward:
         self.budget_tokens = budget_tokens or BUDGET_TOKENS.get(policy.device.type, LARGE_BUDGET_TOKENS)
         self.kept = RadixCache(kept_bytes)
         self.work = Work()
-        self._can_keep: bool | None = None
+        self._said = False
         self._scratch: torch.Tensor | None = None
-        self.shape: CacheShape | None = None
+
+    @property
+    def shape(self) -> CacheShape | None:
+        """What is kept of a token; None where this model's prefixes cannot be shared."""
+        return cache_use(self.policy.model, self.policy.plain_head).prefix
 
     @property
     def can_keep(self) -> bool:
         """Whether this model answers the same from kept keys and values; where not, says so once."""
-        if self._can_keep is None:
-            if keeps_everything(self.policy.model):
-                self.shape = cache_shape(self.policy.model)
-            self._can_keep = self.shape is not None and self._keeping_is_exact()
-            if not self._can_keep:
-                name = type(self.policy.model).__name__
-                warnings.warn(
-                    f"{name} has sliding windows or a cache that cannot be cut: shared prefixes are forwarded anew "
-                    "each time, which is slower and equally exact",
-                    stacklevel=2,
-                )
-        return self._can_keep
+        shape = self.shape
+        if shape is None and not self._said:
+            self._said = True
+            warnings.warn(
+                f"{type(self.policy.model).__name__} has sliding windows or a cache that cannot be cut: shared "
+                "prefixes are forwarded anew each time, which is slower and equally exact",
+                stacklevel=2,
+            )
+        return shape is not None
 
     def renew(self) -> None:
         """Forget what earlier weights computed."""
-        self.kept.renew(self.policy.version)
+        self.kept.renew((self.policy.version, self.shape))
 
     @torch.no_grad()
     def run(
@@ -153,47 +154,20 @@ class SharedForward:
         self, batch: Sequence[PlannedRow], width: int
     ) -> tuple[Behind, torch.Tensor | None, torch.Tensor | None]:
         """The rows' kept prefixes with room for the new tokens, and the mask and positions that go with them."""
-        assert self.shape is not None  # `can_keep`
+        shape = self.shape
+        assert shape is not None  # `can_keep`
         pasts = [row.past for row in batch]
-        deepest, device = max(pasts), self.policy.device
+        deepest = max(pasts)
         # What is kept of a batch is a view of its buffer, so the next one takes another.
         stays = any(row.keep > row.past for row in batch)
-        behind = Behind(self.shape, len(batch), deepest, width, None if stays else self._scratch)
+        behind = Behind(shape, len(batch), deepest, width, None if stays else self._scratch)
         if deepest == 0:
-            return behind, None, None  # padding stands on the right, where no token sees it
+            return behind, None, None
         if not stays:
             self._scratch = behind.scratch
         for number, row in enumerate(batch):
             self.kept.fill(behind.prefix(number, row.past), row.ids, row.past)
-        lengths = torch.tensor(pasts, device=device)[:, None]
-        positions = lengths + torch.arange(width, device=device)
-        mask = None
-        if min(pasts) < deepest:
-            columns = torch.arange(deepest + width, device=device)[None]
-            mask = (columns >= deepest - lengths).long()
-        return behind, mask, positions
-
-    @torch.no_grad()
-    def _keeping_is_exact(self) -> bool:
-        """Some models bend positions or masks in ways that no list of names foresees: try it on a few tokens."""
-        size = self.policy.model.config.get_text_config().vocab_size
-        sequences = [as_ids([(7 * i + n) % size for i in range(12 + n)]) for n in (0, 3)]
-        trial = SharedForward(self.policy)
-        trial._can_keep, trial.shape = True, self.shape
-        plain = [PlannedRow(ids, 0, 0, [Target(len(ids) - 1, 0)], keep=5 + n) for n, ids in enumerate(sequences)]
-        try:
-            whole = [trial._forward([row])[1][0] for row in plain]
-            _, behind = trial._forward([PlannedRow(row.ids, row.keep, 1, list(row.targets)) for row in plain])
-        except (RuntimeError, TypeError, ValueError, IndexError):
-            return False
-        scale = max(float(state.abs().max()) for state in whole)
-        if not math.isfinite(scale):
-            return True  # damaged weights: whoever samples from them says so
-        half = behind.dtype in (torch.bfloat16, torch.float16)
-        return all(
-            torch.allclose(a.float(), b.float(), atol=(3e-2 if half else 1e-4) * scale, rtol=0)
-            for a, b in zip(whole, behind, strict=True)
-        )
+        return behind, *behind_mask(pasts, width, self.policy.device)
 
 
 def last_target(ids: Ids | Sequence[int], slot: int) -> list[Target]:

@@ -5,9 +5,7 @@ Both give the same whenever a layer is computed, so layers may be computed twice
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
-from functools import cache as remembered
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from mempo.engine.compat import keeps_everything
+from mempo.engine.compat import cache_keyword, keeps_everything
 
 
 class _TrainingLayer(CacheLayerMixin):
@@ -107,11 +105,5 @@ def _layers(model: PreTrainedModel, prefixes: Sequence[Any] | None) -> list[_Tra
 
 def _forward(model: PreTrainedModel, input_ids: torch.Tensor, layers: list[Any] | None) -> torch.Tensor:
     backbone: Any = model.base_model
-    keywords = {} if layers is None else {_keyword(type(backbone)): Cache(layers=layers)}
+    keywords = {} if layers is None else {cache_keyword(backbone): Cache(layers=layers)}
     return backbone(input_ids=input_ids, use_cache=False, **keywords).last_hidden_state
-
-
-@remembered
-def _keyword(backbone: Any) -> str:
-    """It was `past_key_values` and is being renamed `cache`."""
-    return "cache" if "cache" in inspect.signature(backbone.forward).parameters else "past_key_values"

@@ -12,14 +12,15 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from mempo.config.train import LossSettings, OptimSettings
 from mempo.engine.checkpointing import checkpointed
 from mempo.engine.memory import memory_explained
 from mempo.engine.model import Policy
-from mempo.engine.optimizer import OptimSettings, make_optimizer
+from mempo.engine.optimizer import make_optimizer
 from mempo.engine.shared_rows import PASS_TOKENS, SharedBatch, shared_batches
 from mempo.engine.token_batch import TokenBatch, fed_tokens, on_device, prompt_tokens
 from mempo.engine.training_cache import shares_exactly
-from mempo.loss import LossSettings, policy_loss, token_weights
+from mempo.loss import policy_loss, token_weights
 from mempo.trajectory import Row
 
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mempo.config.engine import SamplerSettings
 from mempo.engine.model import Policy
-from mempo.engine.vllm_settings import SamplerSettings
 from mempo.errors import UserError
 from mempo.interfaces import SamplingParams
 

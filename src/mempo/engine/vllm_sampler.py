@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from mempo.config.engine import SamplerSettings
 from mempo.engine.model import Policy
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.stops import watched
 from mempo.engine.vllm_engine import said_by_vllm, start_engine, vllm_params
-from mempo.engine.vllm_settings import SamplerSettings
 from mempo.engine.vllm_weights import (
     checkpoint_tensors,
     policy_digests,

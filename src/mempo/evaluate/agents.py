@@ -1,85 +1,8 @@
-"""Agents to compare: a name stands for what the policy sees, the grammar its turns are judged by, and its prompt.
-
-| name | sees | notes | tools |
-|---|---|---|---|
-| `memory` | last note, last action, last tool result (MemPO) | yes | yes |
-| `full` | the whole history | yes | yes |
-| `react` | the whole history | forbidden | yes |
-| `last_turn` | the whole last turn and its tool result (MEM1) | as configured | yes |
-| `generations` | every turn of its own, the last tool result alone | as configured | yes |
-| `window(k)` | the last k turns with their tool results | as configured | yes |
-| `no_tools` | the question | forbidden | none: it answers at once |
-
-`package.module:factory` is a context of your own, with notes as configured. All play the same loop with the same
-limits; a policy that was trained with notes and is asked to do without them is judged as an agent without notes.
-"""
+"""The rules of an agent's language as instructions in its prompt. Which agents there are: `mempo.config.evaluate`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from mempo.context import is_known_context
-from mempo.errors import ConfigError, nearest
-from mempo.imports import is_import_path
-from mempo.protocol import Presence, TurnGrammar
-
-NAMES = ("memory", "full", "react", "last_turn", "generations", "window(k)", "no_tools")
-_WITH_NOTES = ("memory", "full")
-_WITHOUT_NOTES = ("react", "no_tools")
-
-
-@dataclass(frozen=True)
-class AgentSpec:
-    """`notes`: what the agent's grammar says of notes from the second turn on. `tools` False: it has none, and one
-    turn."""
-
-    name: str
-    context: str
-    notes: Presence
-    first_note: Presence
-    tools: bool = True
-
-    @property
-    def file_name(self) -> str:
-        """The name of its rollout file, without characters that mean something to a shell or a file system."""
-        return "".join(char if char.isalnum() or char in "_-." else "-" for char in self.name).strip("-")
-
-
-def agent_spec(name: str, notes: Presence, first_note: Presence) -> AgentSpec:
-    """The agent of a name; `notes` and `first_note` are those of the configuration (`agent.*`).
-
-    Raises:
-        ConfigError: unknown name, with the nearest known one.
-    """
-    name = name.strip().replace(" ", "")
-    if name != "no_tools" and not is_known_context(name) and not is_import_path(name):
-        raise ConfigError(f"unknown agent {name!r}{nearest(name, NAMES)}; known: {', '.join(NAMES)}")
-    if name in _WITHOUT_NOTES:
-        return AgentSpec(name, "react", "forbidden", "forbidden", tools=name != "no_tools")
-    if name in _WITH_NOTES and notes == "forbidden":  # a configuration of an agent without memory
-        return AgentSpec(name, name, "required", "optional")
-    return AgentSpec(name, name, notes, first_note)
-
-
-def agent_specs(names: Sequence[str], notes: Presence, first_note: Presence) -> list[AgentSpec]:
-    """The agents of several names, in their order.
-
-    Raises:
-        ConfigError: an unknown name, one that stands twice, two that would share a file.
-    """
-    specs = [agent_spec(name, notes, first_note) for name in names]
-    seen: dict[str, str] = {}
-    for spec in specs:
-        if spec.file_name in seen:
-            other = seen[spec.file_name]
-            raise ConfigError(
-                f"agents: {spec.name} stands twice; name every agent once"
-                if other == spec.name
-                else f"agents: {other} and {spec.name} would share the file {spec.file_name}.jsonl; rename one"
-            )
-        seen[spec.file_name] = spec.name
-    return specs
+from mempo.protocol import TurnGrammar
 
 
 def instructions(grammar: TurnGrammar) -> str:

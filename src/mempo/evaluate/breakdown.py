@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mempo.evaluate.compare import Entry, Report, compare
-from mempo.evaluate.summary import is_sound, mean_of, means_of
+from mempo.evaluate.summary import mean_of, means_of
+from mempo.measures import unscored
 from mempo.question import Question
 
 KEYS = ("data_source", "type", "level")
@@ -58,9 +59,12 @@ def breakdown_measures(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str
 
 def _measures(lines: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     counts = {"questions": float(len({line["question_id"] for line in lines})), "rollouts": float(len(lines))}
-    errors = float(sum(not is_sound(line) for line in lines))
+    left_out = {
+        "errors": float(sum(bool(line.get("is_error")) for line in lines)),
+        "unscored": float(sum(map(unscored, lines))),
+    }
     means = {name: mean_of(found) for name, found in means_of(lines, SHOWN).items()}
-    return {**counts, "errors": errors, **means}
+    return {**counts, **left_out, **means}
 
 
 def _with_value(lines: Sequence[Mapping[str, Any]], key: str, value: str) -> list[Mapping[str, Any]]:

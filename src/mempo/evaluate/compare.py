@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from mempo.evaluate.stats import Comparison, Estimate, bootstrap, compare_paired
 from mempo.evaluate.summary import by_objectives, means_of, pass_rate, samples_per_question
+from mempo.measures import counts, unscored
 
 Form = Literal["percent", "number", "whole"]
 
@@ -72,8 +73,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Row:
-    """One agent at one number of objectives. `questions` have at least one sound rollout; `errors` are rollouts that
-    infrastructure spoiled: they are in no estimate. `pass_k` None: one sample a question."""
+    """One agent at one number of objectives. `questions` have at least one rollout that counts; `errors` are rollouts
+    that infrastructure spoiled: they are in no estimate. `pass_k` None: one sample a question."""
 
     objectives: int
     label: str
@@ -116,6 +117,9 @@ def compare(entries: Sequence[Entry], more: Sequence[str] = (), seed: int = 0, p
         here = [(label, groups[k]) for label, groups in grouped if k in groups]
         means = {label: means_of(lines, [c.name for c in columns]) for label, lines in here}
         rows += [_row(k, label, lines, means[label], seed) for label, lines in here]
+        for label, lines in here:
+            if left_out := sum(map(unscored, lines)):
+                remarks.append(f"{k} objectives: {left_out} rollouts of {label} have no score and are in no average")
         first = here[0][0]
         for label, _ in here[1:] if pairs else ():
             for name in PAIRED:
@@ -137,7 +141,7 @@ def _row(
     return Row(
         objectives=k,
         label=label,
-        questions=len({line["question_id"] for line in lines if not line.get("is_error")}),
+        questions=len({line["question_id"] for line in lines if counts(line)}),
         rollouts=len(lines),
         errors=errors,
         estimates={name: bootstrap(values, seed) for name, values in means.items()},

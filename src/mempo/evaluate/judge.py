@@ -16,12 +16,12 @@ from typing import Any, Literal
 
 from rich.console import Console
 
+from mempo.config.server import JudgeSettings as JudgeSettings
 from mempo.errors import UserError
 from mempo.evaluate.openai_capabilities import PATHS, Capabilities, find_model, probe
 from mempo.evaluate.openai_client import OpenAIClient
-from mempo.evaluate.openai_errors import ServerError
 from mempo.evaluate.openai_reply import read_reply
-from mempo.evaluate.openai_settings import JudgeSettings as JudgeSettings
+from mempo.http.errors import HttpError
 from mempo.question import Gold, objectives_of
 
 Verdict = Literal["correct", "incorrect"]
@@ -86,7 +86,7 @@ class Judge:
             body["prompt"] = f"{INSTRUCTION}\n\n{text}\n\nVerdict: "
         try:
             reply = await self._client.post(PATHS[api], body, lambda found: read_reply(found, api))
-        except ServerError as error:
+        except HttpError as error:
             if error.is_denied:
                 raise UserError(f"{error}; is the key in {self._client.settings.key_variable} right?") from error
             return Judgement(None, str(error))

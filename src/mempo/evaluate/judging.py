@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
+from mempo.measures import counts
 from mempo.question import as_gold
 from mempo.runs.files import append_line
 
@@ -19,7 +20,7 @@ _AT_ONCE = 64
 
 
 def judge_file(file: Path, lines: Sequence[Mapping[str, Any]], settings: Any, console: Console) -> int:
-    """Ask the judge about every sound rollout with a gold answer that has no verdict; how many were asked about.
+    """Ask the judge about every rollout that counts with a gold answer that has no verdict; how many were asked about.
 
     `settings`: `mempo.evaluate.judge.JudgeSettings`.
 
@@ -28,9 +29,7 @@ def judge_file(file: Path, lines: Sequence[Mapping[str, Any]], settings: Any, co
     """
     from mempo.evaluate.judge import Asked, open_judge  # its libraries are for those who use it
 
-    waiting = [
-        line for line in lines if not line["is_error"] and line["gold"] is not None and line.get("judge") is None
-    ]
+    waiting = [line for line in lines if counts(line) and line["gold"] is not None and line.get("judge") is None]
     if not waiting:
         return 0
     target = file.with_suffix(".judge.jsonl")

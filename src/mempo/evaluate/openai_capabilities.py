@@ -13,12 +13,16 @@ from typing import Any, Literal
 
 from mempo.errors import UserError
 from mempo.evaluate.openai_client import OpenAIClient
-from mempo.evaluate.openai_errors import ServerError
 from mempo.evaluate.openai_reply import Api, LogprobShape, ServerReply, read_reply
+from mempo.http.errors import HttpError
 
 PROBE_TEXT = "Zürich is a city. Now count: one, two, three, four, 5, 6, 7, 8,"
 """Short, with letters, digits and a character of two bytes, and anything goes on with it."""
 PROBE_TOKENS = 16
+
+SEED_TEXT = "A list of random words, no two alike:"
+"""Hardly anything goes on with it in the same way twice."""
+SEEDS = (1, 2, 3)
 
 PATHS: dict[Api, str] = {"completions": "/completions", "chat": "/chat/completions"}
 
@@ -69,6 +73,8 @@ class Capabilities:
     takes_temperature: bool = True
     window_tokens: int | None = None
     """The longest context, where the server says so."""
+    seeds_differ: bool | None = None
+    """Whether samples at temperature 1 differ with the seed; None: not found out."""
 
     @property
     def can_force(self) -> bool:
@@ -90,6 +96,7 @@ class Capabilities:
             f"{self.model} at {self.url}: {self.api}; prompts as {prompts}; stop string {stop}; reply ids {ids}; "
             f"log-probs {self.logprobs}; takes {', '.join(sorted(self.accepts)) or 'no optional field'}; "
             + ("forced text works" if self.can_force else "a reply cannot be forced to begin with <mem>")
+            + ("; samples do not differ with the seed" if self.seeds_differ is False else "")
         )
 
     def as_record(self) -> dict[str, Any]:
@@ -106,7 +113,7 @@ def find_model(client: OpenAIClient) -> tuple[str, int | None]:
     wanted = client.settings.model
     try:
         models = client.get_now("/models", lambda body: [m for m in body["data"] if isinstance(m.get("id"), str)])
-    except ServerError as error:
+    except HttpError as error:
         if wanted is None or error.status is None or error.is_denied:
             raise _told(client, error) from error
         return wanted, None
@@ -142,18 +149,37 @@ def probe(
         UserError: the server cannot be used as `server.api` says; the message names what it answered.
     """
     api = client.settings.api
-    failures: list[ServerError] = []
+    failures: list[HttpError] = []
     for one in order if api == "auto" else (api,):
         try:
             return _Probe(client, Capabilities(client.base, model, one, window_tokens=window)).run(prompt_ids)
-        except ServerError as error:
+        except HttpError as error:
             if error.status is None or error.is_denied or error.transient:
                 raise _told(client, error) from error
             failures.append(error)
     raise UserError("; ".join(str(error) for error in failures)) from failures[-1]
 
 
-def _told(client: OpenAIClient, error: ServerError) -> UserError:
+def with_seeds(client: OpenAIClient, found: Capabilities) -> Capabilities:
+    """The capabilities, and whether samples differ with the seed. Raises UserError: the server stopped answering."""
+    try:
+        return replace(found, seeds_differ=_Probe(client, found).seeds_differ())
+    except HttpError as error:
+        raise _told(client, error) from error
+
+
+def capability_notes(record: Mapping[str, Any]) -> list[str]:
+    """What a reader of a table must know of the server that answered, a sentence each; `record` as `as_record` gives
+    it, which `server.json` of an evaluation holds under `capabilities`."""
+    if record.get("seeds_differ") is not False:
+        return []
+    return [
+        f"{record.get('model')}: samples at temperature 1 did not differ with the seed, so several rollouts of a "
+        "question are one and the same"
+    ]
+
+
+def _told(client: OpenAIClient, error: HttpError) -> UserError:
     hint = f"; put the key into the environment variable {client.settings.key_variable}" if error.is_denied else ""
     return UserError(f"{error}{hint}")
 
@@ -174,22 +200,29 @@ class _Probe:
             self._found = replace(self._found, returns_ids=False, logprobs="none")
         return self._found
 
-    def _ask(self, **more: Any) -> ServerReply:
+    def seeds_differ(self) -> bool | None:
+        seeds = [{"seed": seed} if "seed" in self._found.accepts else {} for seed in SEEDS]
+        replies = [self._tried(SEED_TEXT, 1.0, **seed) for seed in seeds]
+        texts = [reply.text for reply in replies if reply is not None]
+        # A model that thinks first has not said anything yet.
+        return len(set(texts)) > 1 if len(texts) > 1 and any(texts) else None
+
+    def _ask(self, text: str = PROBE_TEXT, temperature: float = 0.0, **more: Any) -> ServerReply:
         found = self._found
         if found.api == "completions":
-            body: dict[str, Any] = {"prompt": PROBE_TEXT}
+            body: dict[str, Any] = {"prompt": text}
         else:
-            body = {"messages": [{"role": "user", "content": PROBE_TEXT}]}
+            body = {"messages": [{"role": "user", "content": text}]}
         body = {"model": found.model, **body, found.length_field: PROBE_TOKENS, **more}
         if found.takes_temperature:
-            body["temperature"] = 0.0
+            body["temperature"] = temperature
         return self._client.post_now(PATHS[found.api], body, lambda reply: read_reply(reply, found.api))
 
-    def _tried(self, **more: Any) -> ServerReply | None:
+    def _tried(self, text: str = PROBE_TEXT, temperature: float = 0.0, **more: Any) -> ServerReply | None:
         """None when the server refuses the request as it stands."""
         try:
-            return self._ask(**more)
-        except ServerError as error:
+            return self._ask(text, temperature, **more)
+        except HttpError as error:
             if error.status is None or error.is_denied or (error.transient and error.status < 500):
                 raise
             return None  # a refusal, or a server that trips over what it does not know
@@ -202,7 +235,7 @@ class _Probe:
             self._found = replace(self._found, length_field=length_field, takes_temperature=takes_temperature)
             try:
                 return self._ask()
-            except ServerError as error:
+            except HttpError as error:
                 if error.status not in (400, 422) or (length_field, takes_temperature) == last:
                     raise
         raise AssertionError("unreachable: the last form raises")

@@ -13,14 +13,18 @@ LogprobShape = Literal["legacy", "chat", "none"]
 STOP_FIELDS = ("stop_reason", "matched_stop", "stopping_word")
 """Where servers name the stop string that ended a reply (vLLM, SGLang, llama.cpp), in the order they are believed."""
 
-ENDS = ("stop", "length")
-"""Reasons to finish that leave a reply to be read. Others (`content_filter`, `tool_calls`, `abort`) leave none."""
+LENGTHS = frozenset({"length", "max_tokens", "max_output_tokens", "max_length", "model_length"})
+"""How servers say that a reply was cut at its token limit; told here as `length`."""
+FAILURES = frozenset({"abort", "aborted", "cancelled", "canceled", "error", "insufficient_system_resource", "timeout"})
+"""Reasons to finish that only a server can have. Every other one (`content_filter`, `tool_calls`, one that we have not
+heard of) ends a turn of the policy, which is scored."""
 
 
 @dataclass(frozen=True)
 class ServerReply:
-    """One choice of a reply. Fields that the server did not send are None.
+    """One choice of a reply. Fields that the server did not send are None; a reply without text has the text "".
 
+    `finish_reason` is in small letters, and `length` for every way to say that the limit cut the reply.
     `named_stop` is the stop string that ended it, `stop_token` says that a token did (`None`: not told).
     `token_texts` and `token_logprobs` `[tokens]` belong together; ids may be more, or fewer.
     """
@@ -41,21 +45,19 @@ class ServerReply:
 def read_reply(body: Mapping[str, Any], api: Api) -> ServerReply:
     """Read the only choice of a reply to one prompt.
 
+    A reply that says nothing, because the model thought, refused, was filtered or called a function instead, is a turn
+    without text and no failure: otherwise a policy could make itself not count.
+
     Raises:
-        ValueError: another shape than the protocol's, or a reply that was ended by something else than the model, a
-            stop string or its length.
+        ValueError: another shape than the protocol's, or a reply that the server says it failed to give.
     """
     choices = body.get("choices")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
         found = f"{len(choices)} choices" if isinstance(choices, list) else "no choices"
         raise ValueError(f"the reply has {found}; one was asked for")
     choice = choices[0]
-    text = _chat_text(choice) if api == "chat" else choice.get("text")
-    finish = choice.get("finish_reason")
-    if finish is not None and finish not in ENDS:
-        raise ValueError(f"the reply was ended by {str(finish)[:60]!r}, not by the model, a stop string or its length")
-    if not isinstance(text, str):
-        raise ValueError(f"the choice has no text but {type(text).__name__}")
+    finish = _finish_reason(choice)
+    text = (_chat_text if api == "chat" else _completion_text)(choice, finish)
     shape, texts, values, entry_ids = _logprobs(choice.get("logprobs"))
     named, field, token = _stop_reason({**body, **choice})
     usage = body.get("usage")
@@ -75,14 +77,46 @@ def read_reply(body: Mapping[str, Any], api: Api) -> ServerReply:
     )
 
 
-def _chat_text(choice: Mapping[str, Any]) -> Any:
+def _finish_reason(choice: Mapping[str, Any]) -> str | None:
+    finish = choice.get("finish_reason")
+    if choice.get("error") or not isinstance(finish, str | None) or (finish or "").lower() in FAILURES:
+        raise ValueError(f"the reply was ended by {str(choice.get('error') or finish)[:60]!r}, not by the model")
+    if finish is None:
+        return None
+    return "length" if finish.lower() in LENGTHS else finish.lower()
+
+
+def _completion_text(choice: Mapping[str, Any], finish: str | None) -> str:
+    text = choice.get("text")
+    if text is None and ("text" in choice or (finish is not None and "message" not in choice)):
+        return ""  # some servers leave out what is empty
+    if not isinstance(text, str):
+        raise ValueError(f"the choice has no text but {type(text).__name__}")
+    return text
+
+
+def _chat_text(choice: Mapping[str, Any], finish: str | None) -> str:
     """The content alone: what a server took out as reasoning was not written in our language."""
     message = choice.get("message")
+    if message is None and ("message" in choice or (finish is not None and "text" not in choice)):
+        return ""
     if not isinstance(message, dict):
         raise ValueError("the choice has no message")
     content = message.get("content")
-    # A reasoning model that used up its tokens has no content yet.
-    return "" if content is None and choice.get("finish_reason") == "length" else content
+    if isinstance(content, list | dict):
+        return "".join(map(_part, content if isinstance(content, list) else [content]))
+    if not isinstance(content, str | None):
+        raise ValueError(f"the message has no text but {type(content).__name__}")
+    return content or ""
+
+
+def _part(part: Any) -> str:
+    """The text of one part of a content; parts of other types, such as reasoning, have none."""
+    if isinstance(part, dict):
+        part = part.get("text") if part.get("type", "text") in ("text", "output_text") else ""
+    if isinstance(part, dict):
+        part = part.get("value")
+    return part if isinstance(part, str) else ""
 
 
 def _stop_reason(fields: Mapping[str, Any]) -> tuple[str | None, str | None, int | None]:

@@ -18,10 +18,10 @@ from mempo.engine.stops import watched
 from mempo.errors import UserError
 from mempo.evaluate.openai_capabilities import PATHS, Capabilities
 from mempo.evaluate.openai_client import OpenAIClient
-from mempo.evaluate.openai_ends import ending
-from mempo.evaluate.openai_errors import ServerError
+from mempo.evaluate.openai_ends import completed, ending, inferred_stop
 from mempo.evaluate.openai_prompt import PromptText
 from mempo.evaluate.openai_reply import ServerReply, read_reply
+from mempo.http.errors import HttpError
 from mempo.interfaces import Generation, SamplerError, SamplingParams
 from mempo.protocol import TAGS
 from mempo.tokens import Codec
@@ -55,7 +55,7 @@ class OpenAISampler:
         api = self.capabilities.api
         try:
             reply = await self._client.post(PATHS[api], body, lambda found: read_reply(found, api))
-        except ServerError as error:
+        except HttpError as error:
             if error.is_denied:
                 raise UserError(f"{error}; is the key in {self._client.settings.key_variable} right?") from error
             raise SamplerError(str(error)) from error
@@ -125,6 +125,8 @@ class OpenAISampler:
             return None
         if len(ids) > _MORE_TOKENS * sampling.max_new_tokens:
             return None
+        if self.capabilities.api == "chat" and not reply.text:  # ids of a thought that the server took out
+            return None
         values = reply.token_logprobs if len(reply.token_logprobs) == len(ids) else (0.0,) * len(ids)
         watcher = watched(self._codec, sampling, ids, values)
         generation = watcher.generation()
@@ -138,10 +140,8 @@ class OpenAISampler:
 
     def _from_text(self, reply: ServerReply, sampling: SamplingParams) -> Generation:
         reply = bounded(reply, _MOST_CHARS * sampling.max_new_tokens)
-        text, stop = ending(reply, sampling.stop, self.capabilities.stop_field is not None)
-        for eos in self._eos_texts:
-            if stop is not GenerationStop.STOP_STRING and text.endswith(eos):
-                text, stop = text.removesuffix(eos), GenerationStop.EOS
+        names_stops = self.capabilities.stop_field is not None
+        text, stop = ending(reply, sampling.stop, names_stops, self._is_full(reply, sampling), self._eos_texts)
         ids = self._ids_of(text, reply, sampling.stop)
         if stop is GenerationStop.EOS:
             ids += (self._codec.eos_id,)
@@ -153,6 +153,17 @@ class OpenAISampler:
             # A server that ignores the limit: what lies beyond it was never asked for.
             ids, stop = ids[:most], GenerationStop.LENGTH
         return Generation(ids, self._logprobs_of(ids, stop, reply, sampling), stop)
+
+    def _is_full(self, reply: ServerReply, sampling: SamplingParams) -> bool:
+        """Whether the reply has reached its token limit, or the model's window. Where the server does not count, the
+        tokens of its text are counted here; a stop string that was removed would have to fit in as well."""
+        told, window = reply.completion_tokens, self.capabilities.window_tokens
+        if not told:
+            stop = inferred_stop(reply.text, sampling.stop) or ""
+            whole = encode_reply(self._codec, completed(reply.text, stop), sampling.stop)
+            return len(whole) > sampling.max_new_tokens
+        in_window = window is None or reply.prompt_tokens is None or told + reply.prompt_tokens < window
+        return told >= sampling.max_new_tokens or not in_window
 
     def _ids_of(self, text: str, reply: ServerReply, stops: Sequence[str]) -> tuple[int, ...]:
         """The server's ids of what it showed, where it gave them, and ours of the stop string that it removed; else the

@@ -6,14 +6,16 @@ from typing import NamedTuple
 
 from rich.console import Console
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
+from mempo.config.rollout import PromptSettings
+from mempo.config.server import ServerSettings
 from mempo.errors import UserError
-from mempo.evaluate.openai_capabilities import PROBE_TEXT, Capabilities, find_model, probe
+from mempo.evaluate.openai_capabilities import PROBE_TEXT, Capabilities, find_model, probe, with_seeds
 from mempo.evaluate.openai_client import OpenAIClient
 from mempo.evaluate.openai_sampler import OpenAISampler
-from mempo.evaluate.openai_settings import ServerSettings
-from mempo.render import PromptSettings
+from mempo.model_files import model_folder
+from mempo.model_loading import folder_codec
 from mempo.tokens import Codec
 
 BYTES = "bytes"
@@ -47,7 +49,7 @@ def open_server(
         codec = open_tokenizer(settings)
         own_tokens = settings.tokenizer == BYTES
         prompt_ids = None if own_tokens else tuple(codec.tokenizer(PROBE_TEXT).input_ids)
-        capabilities = probe(client, model, prompt_ids, window)
+        capabilities = with_seeds(client, probe(client, model, prompt_ids, window))
     except BaseException:
         client.close()
         raise
@@ -94,21 +96,10 @@ def open_tokenizer(settings: ServerSettings) -> Codec:
     if name is None:
         raise UserError(f"server.tokenizer is not set: prompts are built and counted in tokens; {remedy}")
     try:
-        return Codec(AutoTokenizer.from_pretrained(name, trust_remote_code=False), _eos_ids(name))
-    except UserError:
-        raise
-    except Exception as error:  # the hub client and the many tokenizer classes raise what they like
+        return folder_codec(model_folder(name, "tokenizer", weights=False))
+    except UserError as error:
         what = f"server.tokenizer {name!r}" if settings.tokenizer else f"server.tokenizer is not set, and {name!r}"
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise UserError(f"{what} cannot be loaded as a tokenizer ({reason}); {remedy}") from error
-
-
-def _eos_ids(name: str) -> list[int]:
-    try:
-        found = GenerationConfig.from_pretrained(name).eos_token_id
-    except (OSError, ValueError):  # most folders have none
-        return []
-    return [found] if isinstance(found, int) else list(found or [])
+        raise UserError(f"{what} cannot be loaded as a tokenizer ({error}); {remedy}") from error
 
 
 def byte_codec() -> Codec:

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from mempo.config.rewards import SCORES, OutcomeSettings
 from mempo.errors import UserError, nearest
 from mempo.evaluate.costs import costs, steps_of_line
 from mempo.evaluate.variants import MEASURES, variant_scores
 from mempo.measures import answer_facts
 from mempo.question import Question, as_gold
-from mempo.rewards.outcome import SCORES, OutcomeSettings, matchable, score_answer
+from mempo.rewards.outcome import matchable, score_answer
 from mempo.trajectory import StopReason
 
 SCORERS = ("default", *MEASURES)
@@ -127,16 +128,20 @@ class _Judge:
             measures = known.answers[answer] = answer_facts(score)
         line.update(measures)
         if self._settings.score in SCORES:
-            line["score"] = self._score(line, measures, known.can_match)
+            line["unscored"] = self._unscored(line, known)
+            broken = bool(line.get("violations")) and self._settings.format_gate
+            value = 0.0 if broken else measures[self._settings.score]
+            line["score"] = None if line["unscored"] else float(value)
 
-    def _score(self, line: Mapping[str, Any], measures: Mapping[str, Any], can_match: bool) -> float | None:
-        settings = self._settings
-        if line["is_error"] or not can_match:
-            return None
-        if settings.on_overflow == "exclude" and line.get("stop") == StopReason.CONTEXT_OVERFLOW:
-            return None
-        broken = bool(line.get("violations")) and settings.format_gate
-        return 0.0 if broken else float(measures[settings.score])
+    def _unscored(self, line: Mapping[str, Any], known: _Known) -> str | None:
+        """Why the rollout has no score, in the words of `OutcomeScore.reason` and its order."""
+        if line["is_error"]:
+            return "error"
+        if self._settings.on_overflow == "exclude" and line.get("stop") == StopReason.CONTEXT_OVERFLOW:
+            return "overflow"
+        if not known.question.objectives:
+            return "no_gold"
+        return None if known.can_match else "unmatchable_gold"
 
 
 def _question(line: Mapping[str, Any]) -> Question:

@@ -13,13 +13,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mempo.agent import Job
-from mempo.evaluate.agents import AgentSpec
+from mempo.config.evaluate import AgentSpec, EvalSettings
 from mempo.evaluate.loops import run_loop
-from mempo.evaluate.runner import EvalSettings, EvalSetup, facts_of, jobs_of, play, scored_notes
+from mempo.evaluate.runner import EvalSetup, facts_of, jobs_of, play, scored_notes
+from mempo.evaluate.saved import read_beside
 from mempo.evaluate.store import EvalFolder
+from mempo.measures import counts
 from mempo.question import Question
-from mempo.runs.append import Key, RolloutAppender, read_facts
-from mempo.runs.files import append_line, read_lines
+from mempo.read_files import reading
+from mempo.runs.append import REMEDY, Key, RolloutAppender, read_facts
+from mempo.runs.files import append_line
 from mempo.runs.rollouts import open_tokens, trajectory_of
 from mempo.trajectory import Trajectory
 
@@ -77,12 +80,12 @@ def score_missing_notes(folder: EvalFolder, spec: AgentSpec, setup: EvalSetup, q
     asked = {question.id: question for question in questions}
     scored = {
         (record["question_id"], record["rollout"]): record["answer"]
-        for record in read_lines(folder.notes(spec.file_name))
+        for record in read_beside(folder.rollouts(spec.file_name), "notes")
     }
     wanted = {
         key
         for key, line in folder.lines(spec.file_name).items()
-        if not line["is_error"] and key[0] in asked and (key not in scored or scored[key] != line["answer"])
+        if counts(line) and key[0] in asked and (key not in scored or scored[key] != line["answer"])
     }
     if not wanted:
         return 0
@@ -91,7 +94,8 @@ def score_missing_notes(folder: EvalFolder, spec: AgentSpec, setup: EvalSetup, q
     agent = setup.agent
     group: list[Trajectory] = []
     for line in _whole_lines(file, wanted):
-        group.append(trajectory_of(line, ints, floats, agent.renderer.codec, agent.grammar))
+        with reading(file, REMEDY):
+            group.append(trajectory_of(line, ints, floats, agent.renderer.codec, agent.grammar))
         if len(group) == _NOTES_AT_ONCE:
             _score(folder, spec, setup, asked, group)
             group = []
@@ -153,7 +157,7 @@ class _Progress:
     def step(self, facts: Mapping[str, Any]) -> None:
         self._done += 1
         self._errors += bool(facts["is_error"])
-        if facts["em"] is not None and not facts["is_error"]:
+        if facts["em"] is not None and counts(facts):
             self._em.append(facts["em"])
         em = f"em {sum(self._em) / len(self._em):.3f}  " if self._em else ""
         measures = f"{em}errors {self._errors}"

@@ -5,53 +5,26 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, field_validator
-
-from mempo.agent import Agent, DecodingSettings, Job, at_once, rollout
+from mempo.agent import Agent, Job, at_once, rollout
+from mempo.config.evaluate import EvalSettings
+from mempo.config.rewards import MemorySettings, OutcomeSettings
+from mempo.config.rollout import DecodingSettings
 from mempo.errors import UserError
 from mempo.evaluate.breakdown import groups_of
 from mempo.evaluate.costs import costs, steps_of
 from mempo.evaluate.summary import by_objectives, summarise
 from mempo.interfaces import CohortSampler, Sampler, Scorer
-from mempo.measures import rollout_facts
+from mempo.measures import counts, rollout_facts
 from mempo.question import Question
-from mempo.rewards.memory import MemorySettings, score_notes
+from mempo.rewards.memory import score_notes
 from mempo.rewards.note_reward import NoteScore
-from mempo.rewards.outcome import CustomScore, OutcomeSettings, outcome_score
+from mempo.rewards.outcome import CustomScore, outcome_score
 from mempo.runs.rollouts import save_rollouts
-from mempo.settings import Settings
 from mempo.trajectory import StopReason, Trajectory
-
-
-class EvalSettings(Settings):
-    """How a policy is evaluated."""
-
-    questions: int = Field(default=100, ge=1)
-    """Test questions per number of objectives."""
-    rollouts_per_question: int = Field(default=1, ge=1)
-    """Samples a question: their mean is Avg@k, and Pass@k says of how many questions one is right."""
-    temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False)
-    """1: the policy as it was trained. 0: greedy."""
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    top_k: int = Field(default=0, ge=0)
-    agents: tuple[str, ...] = ()
-    """Agents that `mempo eval` compares (docs/evaluation.md); none: the configuration's own."""
-    instructions: bool = False
-    """Put the rules of each agent's turns before the question, for models that were not fine-tuned to them; takes the
-    place of `prompt.question`."""
-    max_in_flight: int = Field(default=256, ge=1)
-    """Rollouts under way at once."""
-    max_errors_in_row: int = Field(default=16, ge=1)
-    """So many rollouts in a row that infrastructure spoils end `mempo eval`; what was played stays saved."""
-
-    @field_validator("agents", mode="before")
-    @classmethod
-    def _one_or_more(cls, value: Any) -> Any:
-        return tuple(name for name in value.split(",") if name.strip()) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
@@ -141,14 +114,13 @@ def facts_of(
     setup: EvalSetup,
     question: Question,
     trajectory: Trajectory,
-    notes: Sequence[NoteScore] = (),
     seconds: float | None = None,
 ) -> dict[str, Any]:
     """What is known of a rollout: its scores, its costs, and how long it took where that was measured."""
     outcome = outcome_score(question, trajectory, setup.outcome, setup.custom_score)
     return {
         "question_id": question.id,
-        **rollout_facts(question, trajectory, outcome, notes),
+        **rollout_facts(question, trajectory, outcome),
         **costs(steps_of(trajectory)),
         **({"groups": groups} if (groups := groups_of(question)) else {}),
         **({} if seconds is None else {"seconds": round(seconds, 3)}),
@@ -156,14 +128,18 @@ def facts_of(
 
 
 def scored_notes(
-    setup: EvalSetup, questions: Sequence[Question], trajectories: Sequence[Trajectory]
+    setup: EvalSetup,
+    questions: Sequence[Question],
+    trajectories: Sequence[Trajectory],
+    counted: Sequence[bool] | None = None,
 ) -> list[list[NoteScore]]:
-    """The memory reward of every note, `[rollouts][notes]`; none without a scorer."""
+    """The memory reward of every note, `[rollouts][notes]`; none without a scorer. `counted` `[rollouts]`: nothing is
+    asked about the notes of the others."""
     if setup.scorer is None or not trajectories:
         return [[] for _ in trajectories]
     codec = setup.agent.renderer.codec
     memory = setup.memory.model_copy(update={"full_policy": "actor"})
-    return score_notes(questions, trajectories, codec, setup.scorer, memory, setup.window)
+    return score_notes(questions, trajectories, codec, setup.scorer, memory, setup.window, counted=counted)
 
 
 def evaluate(
@@ -183,8 +159,9 @@ def evaluate(
     )  # a training run goes on, and counts them
     asyncio.run(play(setup.agent, setup.sampler, jobs, patient, on_done))
     asked, trajectories = [job.question for job in jobs], [done[i] for i in range(len(jobs))]
-    notes = scored_notes(setup, asked, trajectories)
-    facts = [facts_of(setup, *found) for found in zip(asked, trajectories, notes, strict=True)]
+    facts = [facts_of(setup, *played) for played in zip(asked, trajectories, strict=True)]
+    notes = scored_notes(setup, asked, trajectories, list(map(counts, facts)))
+    facts = [{**fact, "notes": list(map(asdict, found))} for fact, found in zip(facts, notes, strict=True)]
     if save_to is not None:
         save_rollouts(save_to, trajectories, facts)
     return EvalResult(facts, [trajectory.stop for trajectory in trajectories])

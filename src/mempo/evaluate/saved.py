@@ -8,41 +8,77 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
+
+from mempo.config.rewards import OutcomeSettings
 from mempo.evaluate.predictions import read_predictions
 from mempo.evaluate.rescore import filled, rescored
-from mempo.rewards.outcome import OutcomeSettings
-from mempo.runs.append import Key, latest, read_facts
-from mempo.runs.files import read_lines
+from mempo.read_files import exists, read_lines, reading
+from mempo.runs.append import REMEDY, Key, latest, read_facts
 from mempo.runs.rollouts import tokens_path
+
+
+class Remark(TypedDict):
+    """A line about the answer of a rollout."""
+
+    question_id: str
+    rollout: int
+    answer: str | None
+
+
+class NotesLine(Remark):
+    """The memory reward of its notes."""
+
+    notes: list[dict[str, Any]]
+
+
+class JudgeLine(Remark):
+    """What a judge says of it; None: no verdict."""
+
+    judge: float | None
+
+
+BESIDE: dict[str, TypeAdapter[Any]] = {"notes": TypeAdapter(NotesLine), "judge": TypeAdapter(JudgeLine)}
+"""`{kind: form of a line of NAME.kind.jsonl}`."""
 
 
 def scored_lines(path: Path, scorers: Sequence[str], settings: OutcomeSettings) -> list[dict[str, Any]]:
     """The rollouts of a file, scored again; raises as `read_rollouts` and `rescored` do."""
-    return list(rescored(read_rollouts(path).values(), scorers, settings))
+    lines = read_rollouts(path).values()
+    with reading(path, REMEDY):
+        return list(rescored(lines, scorers, settings))
 
 
 def read_rollouts(path: Path) -> dict[Key, dict[str, Any]]:
     """The rollouts of a file by key, joined with what lies beside it (`NAME.notes.jsonl`, `NAME.judge.jsonl`).
 
     Raises:
-        UserError: a line without question id or answer, a row of another program that cannot be used; ValueError: a
-            line of ours that is no JSON.
+        UserError: a line without question id or answer, a row of another program that cannot be used; DamagedFile: a
+            line of ours that is no rollout.
     """
-    if not path.is_file():
+    if not exists(path):
         return {}
-    own = tokens_path(path).exists()
-    rows = read_facts(path, whole=_lacks_costs(path)) if own else read_predictions(path)
-    lines = latest(map(filled, rows))
+    with reading(path, REMEDY):
+        own = tokens_path(path).exists()
+        rows = read_facts(path, whole=_lacks_costs(path)) if own else read_predictions(path)
+        lines = latest(map(filled, rows))
     for line in () if own else lines.values():  # without its arrays they say nothing
         for key in ("question_ids", "turns"):
             line.pop(key, None)
-    for kind in ("notes", "judge"):
-        for record in read_lines(path.with_suffix(f".{kind}.jsonl")):
+    for kind in BESIDE:
+        for record in read_beside(path, kind):
             line = lines.get((record["question_id"], record["rollout"]))
             # What was said about a rollout that has been made again since is about another answer.
             if line is not None and record.get("answer") == line["answer"]:
                 line[kind] = record[kind]
     return lines
+
+
+def read_beside(path: Path, kind: str) -> list[dict[str, Any]]:
+    """The lines of `NAME.kind.jsonl` beside a rollout file. Raises DamagedFile."""
+    remedy = f"take that line out, or remove the file and its {kind} are asked for again"
+    return read_lines(path.with_suffix(f".{kind}.jsonl"), BESIDE[kind], remedy)
 
 
 def _lacks_costs(path: Path) -> bool:

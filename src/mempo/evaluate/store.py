@@ -24,18 +24,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import yaml
+from pydantic import ConfigDict, StringConstraints, TypeAdapter, with_config
+from typing_extensions import TypedDict
 
+from mempo.config.evaluate import AgentSpec
+from mempo.config.yaml_text import dump_yaml
 from mempo.errors import UserError
-from mempo.evaluate.agents import AgentSpec
 from mempo.evaluate.saved import read_rollouts
 from mempo.question import Question
+from mempo.read_files import PUT_BACK, RECORD, exists, read_json, read_yaml
 from mempo.runs.append import Key
 from mempo.runs.files import write_whole
-from mempo.runs.folder import Completed, changed_keys
+from mempo.runs.folder import Completed, changed_keys, without
 from mempo.whole import lone_process
+
+_OWN = ("agents.json", "identity.json", "rollouts", "evaluation.json", "tables", "server.json", "metrics.jsonl")
+"""Names that an evaluation would write over, or that say that a training run is here."""
+
+
+@with_config(ConfigDict(extra="allow"))
+class _Agent(TypedDict):
+    name: str
+
+
+_FILE_NAME = Annotated[str, StringConstraints(pattern=r"^[\w.-]+$")]
+_AGENTS: TypeAdapter[Any] = TypeAdapter(dict[_FILE_NAME, _Agent])
 
 FREE_KEYS = (
     "output",
@@ -66,7 +81,7 @@ class EvalFolder:
         self.path = path
 
     def exists(self) -> bool:
-        return (self.path / "config.yaml").is_file()
+        return exists(self.path / "config.yaml")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -92,20 +107,25 @@ class EvalFolder:
                 or it holds a run.
         """
         if not self.exists():
-            if self.path.is_dir() and any(self.path.glob("metrics.jsonl")):
-                raise UserError(f"{self.path} holds a training run; choose another --out")
+            there = [name for name in _OWN if exists(self.path / name)]
+            of_a_start = there in (["identity.json"], ["agents.json", "identity.json"])
+            if of_a_start and "policy" in read_json(self.path / "identity.json", RECORD, PUT_BACK):
+                return  # it was killed before it played anything
+            if there:
+                raise UserError(
+                    f"{self.path} holds {', '.join(there)}, and no evaluation that could go on; choose another --out"
+                )
             return
-        try:
-            old_config = yaml.safe_load((self.path / "config.yaml").read_text("utf-8"))
-            old_identity = json.loads((self.path / "identity.json").read_text("utf-8"))
-        except FileNotFoundError:
-            raise UserError(f"{self.path} holds a run, not an evaluation; choose another --out") from None
-        except (yaml.YAMLError, ValueError) as error:
-            raise UserError(f"{self.path}: its configuration is damaged ({' '.join(str(error).split())})") from error
+        if not exists(self.path / "identity.json"):
+            raise UserError(f"{self.path} holds a run, not an evaluation; choose another --out")
+        old_config: Mapping[str, Any] = read_yaml(self.path / "config.yaml", PUT_BACK)
+        old_identity = read_json(self.path / "identity.json", RECORD, PUT_BACK)
         if completed is not None:
             old_config = completed(old_config)
         changed = changed_keys(without(old_config, FREE_KEYS), without(config, FREE_KEYS))
-        changed += changed_keys(old_identity, dict(identity))
+        # The weights say what a policy is; its folder may have been moved.
+        moved = ("policy",) if "weights" in old_identity and "weights" in identity else ()
+        changed += changed_keys(without(old_identity, moved), without(dict(identity), moved))
         if changed:
             raise UserError(
                 f"{self.path} holds an evaluation that was made otherwise; choose another --out, or put back: "
@@ -121,16 +141,15 @@ class EvalFolder:
     ) -> None:
         """Write what is evaluated, or go on with it. Raises as `refuse_changes` does."""
         self.refuse_changes(config, identity, completed)
-        text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
         write_whole(self.path / "identity.json", json.dumps(dict(identity), indent=1) + "\n")
         known = self.agents() | {spec.file_name: asdict(spec) for spec in specs}
         write_whole(self.path / "agents.json", json.dumps(known, indent=1) + "\n")
-        write_whole(self.path / "config.yaml", text)  # last: with it the folder holds an evaluation
+        write_whole(self.path / "config.yaml", dump_yaml(config))  # last: with it the folder holds an evaluation
 
     def agents(self) -> dict[str, dict[str, Any]]:
         """`{file name: agent}`, in the order in which they were first evaluated."""
         file = self.path / "agents.json"
-        return json.loads(file.read_text("utf-8")) if file.is_file() else {}
+        return read_json(file, _AGENTS, PUT_BACK) if exists(file) else {}
 
     def rollouts(self, file_name: str) -> Path:
         return self.path / "rollouts" / f"{file_name}.jsonl"
@@ -150,7 +169,7 @@ def refuse_changed_questions(lines: Mapping[Key, Mapping[str, Any]], questions: 
         question = now.get(question_id)
         if question is None:
             continue
-        if line["question"] != question.text or line["gold"] != json.loads(json.dumps(question.gold)):
+        if line.get("question") != question.text or line["gold"] != json.loads(json.dumps(question.gold)):
             raise UserError(
                 f"question {question_id!r} has changed since {file} was made; put the old questions back, or choose "
                 "another --out"
@@ -168,16 +187,3 @@ def weights_mark(folder: Path) -> str:
             opened.seek(max(size - (1 << 20), 0))
             digest.update(opened.read())
     return digest.hexdigest()[:16]
-
-
-def without(data: Any, keys: Sequence[str]) -> Any:
-    """Nested settings without some dotted keys."""
-    if not isinstance(data, Mapping):
-        return data
-    kept = {}
-    for key, value in data.items():
-        if key in keys:
-            continue
-        below = [name.removeprefix(f"{key}.") for name in keys if name.startswith(f"{key}.")]
-        kept[key] = without(value, below) if below else value
-    return kept

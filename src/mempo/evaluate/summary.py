@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mempo.evaluate.stats import mean_of, pass_at_k, question_means
-from mempo.measures import aggregate, mean
+from mempo.measures import aggregate, counts, mean, unscored
 from mempo.trajectory import StopReason
 
 Line = Mapping[str, Any]
@@ -47,14 +47,9 @@ def value_of(name: str) -> Value:
     return VALUES.get(name, lambda line: line.get(KEYS.get(name, name)))
 
 
-def is_sound(line: Line) -> bool:
-    """Infrastructure did not spoil the rollout: it enters the means."""
-    return not line.get("is_error")
-
-
 def means_of(lines: Iterable[Line], names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """`{measure: {question id: mean over its sound rollouts}}`; questions of which nothing is known are left out."""
-    sound = [line for line in lines if is_sound(line)]
+    """`{measure: {question id: mean over its rollouts that count}}`, without questions of which nothing is known."""
+    sound = [line for line in lines if counts(line)]
     places: dict[str, int] = {}
     index = np.array([places.setdefault(line["question_id"], len(places)) for line in sound], dtype=np.intp)
     ids = np.array(list(places), dtype=object)
@@ -62,9 +57,9 @@ def means_of(lines: Iterable[Line], names: Sequence[str]) -> dict[str, dict[str,
     for name, told in _columns(sound, names):
         values = np.array(told, dtype=np.float64)  # None becomes NaN
         known = ~np.isnan(values)
-        counts = np.bincount(index[known], minlength=len(ids))
-        there = counts > 0
-        means = np.bincount(index[known], values[known], minlength=len(ids))[there] / counts[there]
+        samples = np.bincount(index[known], minlength=len(ids))
+        there = samples > 0
+        means = np.bincount(index[known], values[known], minlength=len(ids))[there] / samples[there]
         found[name] = dict(zip(ids[there].tolist(), means.tolist(), strict=True))
     return found
 
@@ -98,11 +93,11 @@ def by_objectives(lines: Iterable[Line]) -> dict[int, list[Line]]:
 
 
 def pass_rate(lines: Iterable[Line], k: int, name: str = "em") -> float | None:
-    """Pass@k: the mean over questions with at least k sound samples."""
+    """Pass@k: the mean over questions with at least k samples that count."""
     value = value_of(name)
     samples: dict[str, list[float | None]] = {}
     for line in lines:
-        if is_sound(line):
+        if counts(line):
             samples.setdefault(line["question_id"], []).append(value(line))
     # Questions with as many samples and right ones are alike, and there are few kinds of them.
     kinds = Counter(tuple(sorted(float(v >= 1) for v in values if v is not None)) for values in samples.values())
@@ -113,17 +108,14 @@ def pass_rate(lines: Iterable[Line], k: int, name: str = "em") -> float | None:
 
 
 def samples_per_question(lines: Iterable[Line]) -> int:
-    """The most sound samples that any question has."""
-    counts: dict[str, int] = {}
-    for line in lines:
-        if is_sound(line):
-            counts[line["question_id"]] = counts.get(line["question_id"], 0) + 1
-    return max(counts.values(), default=0)
+    """The most samples that count that any question has."""
+    samples = Counter(line["question_id"] for line in lines if counts(line))
+    return max(samples.values(), default=0)
 
 
 def objective_means(lines: Iterable[Line], name: str) -> list[float | None]:
     """Means of `objective_em` and its like by place in the question `[objectives]`, question by question first."""
-    sound = [line for line in lines if is_sound(line) and line.get(name)]
+    sound = [line for line in lines if counts(line) and line.get(name)]
     places = max((len(line[name]) for line in sound), default=0)
     return [
         mean_of(question_means((line["question_id"], line[name][i]) for line in sound if i < len(line[name])))
@@ -134,14 +126,16 @@ def objective_means(lines: Iterable[Line], name: str) -> list[float | None]:
 def summarise(lines: Sequence[Line], more: Sequence[str] = ()) -> dict[str, Any]:
     """Measures of rollouts of one agent and one number of objectives. `more`: further keys of the lines to average.
 
-    `questions` and `rollouts` are counts, `errors` are rollouts that infrastructure spoiled; they enter no mean. With
-    several samples a question, `pass@k` is the share of questions of which one of k samples is right.
+    `questions` and `rollouts` are counts, `errors` and `unscored` are rollouts that do not count: they enter no mean.
+    With several samples a question, `pass@k` is the share of questions of which one of k samples is right.
     """
     out: dict[str, Any] = {"questions": float(len({line["question_id"] for line in lines}))}
     if all("num_turns" in line for line in lines):
         out |= aggregate(lines, [StopReason(line["stop"]) for line in lines])
     else:  # predictions of another program: answers are all there is
-        out |= {"rollouts": float(len(lines)), "errors": float(sum(not is_sound(line) for line in lines))}
+        errors = sum(bool(line.get("is_error")) for line in lines)
+        left_out = {"errors": float(errors), "unscored": float(sum(map(unscored, lines)))}
+        out |= {"rollouts": float(len(lines)), **left_out}
     for name, means in means_of(lines, (*AVERAGED, *more)).items():
         out[name] = mean_of(means)
     for name in ("objective_em", "objective_f1", "objective_sub_em"):

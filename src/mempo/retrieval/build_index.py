@@ -5,71 +5,45 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field
-
-from mempo.errors import UserError
+from mempo.config.retrieval import BuildSettings
 from mempo.retrieval.bm25 import Bm25Index, Bm25Settings
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.corpus_files import SIDECAR_NAME
 from mempo.retrieval.corpus_tables import is_unpacked
-from mempo.retrieval.encoder_settings import EncoderSettings, encoder_folder
+from mempo.retrieval.encoder_folder import encoder_folder, resolved_encoder
 from mempo.retrieval.ranked import RankedIndex
 from mempo.retrieval.sidecar import refuse_out_dir
 from mempo.retrieval.tantivy_index import TantivyIndex, TantivySettings
-from mempo.settings import Settings
 from mempo.whole import remove_whole
 
-if TYPE_CHECKING:
-    from mempo.retrieval.dense_build import DenseSettings
-
 Report = Callable[[str, int, int], None]
-
-
-class BuildSettings(Settings):
-    """Which index. What vectors need is in `encoder` here and in DenseSettings."""
-
-    kind: Literal["bm25", "tantivy", "dense", "hybrid"] = "bm25"
-    lexical: Literal["bm25", "tantivy"] = "bm25"
-    """The lexical half of a hybrid."""
-    title_weight: int = Field(default=2, ge=0)
-    """How often a word in the title counts; of lexical indexes."""
-    encoder: EncoderSettings | None = None
-    faiss_file: Path | None = None
-    """A ready-made FAISS file of this corpus, instead of encoding it."""
-    keep_embeddings: bool = True
-    """Whether the vectors stay in the cache, for other factories and for a corpus built again."""
-    force: bool = False
-    """Build although the memory does not suffice, or although a ready-made file does not agree with the encoder."""
 
 
 def build_index(
     corpus: Path,
     out_dir: Path,
     settings: BuildSettings,
-    cache: Path,
-    dense: DenseSettings | None = None,
     report: Report = lambda stage, done, total: None,
+    force: bool = False,
 ) -> RankedIndex:
     """Builds the index, replaces `out_dir` with it, and opens it.
 
     What can be refused is refused before the corpus is read. A compressed corpus is unpacked beside `out_dir`; a build
     that was killed leaves it there, and the next one goes on with it. `report` is told a stage and how far it is.
+    `force`: build although the memory does not suffice, or although a ready-made file does not agree with the encoder.
 
     Raises UserError, of which CorpusError and IndexFolderError are kinds.
     """
     refuse_out_dir(out_dir)
     with_vectors = settings.kind in ("dense", "hybrid")
-    if with_vectors and settings.encoder is None:
-        raise UserError(f"an index of kind {settings.kind!r} needs an encoder; name its folder, a hub name or minilm")
     if with_vectors and settings.encoder is not None:
-        settings.encoder.resolved(encoder_folder(settings.encoder.path))
+        resolved_encoder(settings.encoder, encoder_folder(settings.encoder.path))
     unpacked = out_dir.parent / f".{out_dir.name}.corpus"
     report("read corpus", 0, 1)
     opened = _open(corpus, unpacked)
     report("read corpus", 1, 1)
-    built = _with_vectors(opened, out_dir, settings, cache, dense, report) if with_vectors else None
+    built = _with_vectors(opened, out_dir, settings, report, force) if with_vectors else None
     if built is None:
         report("index words", 0, 1)
         built = _lexical(opened, out_dir, settings)
@@ -101,23 +75,21 @@ def _lexical(corpus: Corpus, out_dir: Path, settings: BuildSettings) -> RankedIn
     return Bm25Index.build(corpus, out_dir, Bm25Settings(title_weight=settings.title_weight))
 
 
-def _with_vectors(
-    corpus: Corpus, out_dir: Path, settings: BuildSettings, cache: Path, dense: DenseSettings | None, report: Report
-) -> RankedIndex:
+def _with_vectors(corpus: Corpus, out_dir: Path, settings: BuildSettings, report: Report, force: bool) -> RankedIndex:
     # Torch and FAISS, which a lexical index does without.
-    from mempo.retrieval.dense_build import DenseSettings, prepare, prepare_file, put, refuse_inside
-    from mempo.retrieval.embeddings import forget_embeddings
+    from mempo.retrieval.dense_build import prepare, prepare_file, put, refuse_inside
+    from mempo.retrieval.embeddings import default_cache, forget_embeddings
     from mempo.retrieval.encoder import TransformersEncoder
     from mempo.retrieval.hybrid import HybridIndex, HybridSettings
 
     assert settings.encoder is not None
-    dense = dense or DenseSettings()
+    dense, cache = settings.dense, settings.cache or default_cache()
     encoder = TransformersEncoder(settings.encoder)
     if settings.faiss_file is not None:
         refuse_inside(settings.faiss_file, out_dir)
-        prepared = prepare_file(corpus, encoder, settings.faiss_file, dense, settings.force)
+        prepared = prepare_file(corpus, encoder, settings.faiss_file, dense, force)
     else:
-        prepared = prepare(corpus, encoder, cache, dense, report, settings.force)
+        prepared = prepare(corpus, encoder, cache, dense, report, force)
     if settings.kind == "dense":
         built: RankedIndex = put(prepared, corpus, out_dir, encoder)
     else:

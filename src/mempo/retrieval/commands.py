@@ -10,25 +10,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from mempo.errors import UserError
+from mempo.stopping import stoppable
 
 index_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Build an index of a corpus, or describe one."
 )
 
 _LINE_EVERY_S = 10.0
-_FOR_VECTORS = ("encoder", "faiss_file", "pooling", "query_prefix", "passage_prefix", "max_tokens", "normalize")
-_FOR_VECTORS += ("titles", "dtype", "batch", "device", "factory", "metric", "train_sample", "nprobe", "ef_search")
-_FOR_VECTORS += ("stored_as", "cache", "keep_embeddings")
-_OF_ENCODER = ("pooling", "query_prefix", "passage_prefix", "max_tokens", "normalize")
-_OF_ENCODER += ("titles", "dtype", "batch", "device")
-_OF_FACTORY = ("factory", "metric", "train_sample", "stored_as")
-_DENSE = ("nprobe", "ef_search", *_OF_FACTORY)
 
 
 @index_app.command("build")
@@ -37,68 +29,30 @@ def build(
         Path, typer.Argument(help="A corpus file: jsonl, TSV, CSV or parquet, also gzip or zst.", show_default=False)
     ],
     out: Annotated[Path, typer.Option("--out", help="The folder to write.", show_default=False)],
-    kind: Annotated[str, typer.Option(help="bm25, tantivy, dense or hybrid.")] = "bm25",
-    encoder: Annotated[
-        str | None, typer.Option(help="Vectors: an encoder's folder, its hub name, or minilm.", show_default=False)
-    ] = None,
-    factory: Annotated[
-        str | None, typer.Option(help="FAISS factory: Flat, SQ8, HNSW32, IVF4096,PQ96, ... [default: Flat]")
-    ] = None,
-    faiss_file: Annotated[
-        Path | None, typer.Option("--faiss", help="A ready-made FAISS file of this corpus, such as e5_Flat.index.")
-    ] = None,
-    lexical: Annotated[str | None, typer.Option(help="Hybrid: bm25 or tantivy. [default: bm25]")] = None,
-    title_weight: Annotated[
-        int | None, typer.Option(help="Words: how often one in the title counts. [default: 2]")
-    ] = None,
-    metric: Annotated[str | None, typer.Option(help="inner_product or l2. [default: inner_product]")] = None,
-    pooling: Annotated[str | None, typer.Option(help="mean, cls or last. [default: the encoder's]")] = None,
-    query_prefix: Annotated[str | None, typer.Option(help="[default: the encoder's]")] = None,
-    passage_prefix: Annotated[str | None, typer.Option(help="[default: the encoder's]")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Longer passages are cut. [default: the encoder's]")] = None,
-    normalize: Annotated[bool | None, typer.Option(help="Vectors of length 1. [default: the encoder's]")] = None,
-    titles: Annotated[
-        str | None, typer.Option(help="How a passage begins: plain, quoted or none. [default: plain]")
-    ] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16. [default: float32]")] = None,
-    batch: Annotated[int | None, typer.Option(help="Passages encoded at once. [default: 64]")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, ... [default: auto]")] = None,
-    train_sample: Annotated[int | None, typer.Option(help="Vectors to train on. [default: 64 a centroid]")] = None,
-    nprobe: Annotated[int | None, typer.Option(help="IVF: lists a search looks into. [default: 1/16, 8-128]")] = None,
-    ef_search: Annotated[int | None, typer.Option(help="HNSW: width of a search. [default: 64]")] = None,
-    stored_as: Annotated[
-        str | None, typer.Option(help="Vectors in the cache: float32 or float16. [default: float32]")
-    ] = None,
-    cache: Annotated[
-        Path | None, typer.Option(help="Where vectors are kept. [default: $MEMPO_CACHE or ~/.cache/mempo]")
-    ] = None,
-    keep_embeddings: Annotated[
-        bool | None, typer.Option(help="Leave the vectors in the cache when done. [default: keep]")
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE...",
+            help="Settings (docs/retrieval.md), such as kind=dense encoder=minilm dense.factory=SQ8.",
+            show_default=False,
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Build although memory is short or a file disagrees.")] = False,
 ) -> None:
     """Build an index of a corpus; a build that was killed goes on where it stopped (docs/retrieval.md)."""
-    given = {name: value for name, value in locals().items() if value is not None}
-    _refuse_idle(given)
-    from mempo.retrieval.build_index import BuildSettings, build_index
-    from mempo.retrieval.embeddings import default_cache
+    from mempo.config.overrides import settings_from
+    from mempo.config.retrieval import BuildSettings
 
-    try:
-        of_encoder = {"path": encoder, **{key: given[key] for key in _OF_ENCODER if key in given}}
-        keys = ("kind", "lexical", "title_weight", "faiss_file", "keep_embeddings", "force")
-        settings = BuildSettings(
-            encoder=None if encoder is None else of_encoder,  # type: ignore[arg-type]
-            **{key: given[key] for key in keys if key in given},
-        )
-        dense = _dense_settings(given) if settings.kind in ("dense", "hybrid") else None
-    except ValidationError as error:
-        problem = error.errors()[0]
-        option = str(problem["loc"][-1]).replace("_", "-") if problem["loc"] else "index"
-        raise UserError(f"--{option}: {problem['msg'].removeprefix('Value error, ')}") from None
+    settings = settings_from(BuildSettings, overrides or ())
+    from mempo.retrieval.build_index import build_index
+
     began = time.monotonic()
-    with _progress() as report:
-        built = build_index(corpus, out, settings, cache or default_cache(), dense, report)
-    typer.echo(f"{len(built.corpus)} documents are indexed in {out} ({kind}, {time.monotonic() - began:.0f} s)")
+    kept = "vectors that are made are kept: the same command goes on; what stood in --out is as it was"
+    with stoppable(lambda: kept), _progress() as report:
+        built = build_index(corpus, out, settings, report, force)
+    typer.echo(
+        f"{len(built.corpus)} documents are indexed in {out} ({settings.kind}, {time.monotonic() - began:.0f} s)"
+    )
 
 
 @index_app.command("info")
@@ -125,31 +79,6 @@ def info(
     screen = Console()
     (screen if screen.is_terminal else Console(width=120)).print(table, markup=False)
     typer.echo(memory_need(index).line())
-
-
-def _refuse_idle(given: Mapping[str, Any]) -> None:
-    """An option that the kind has no use for would be ignored in silence."""
-    kind = given["kind"]
-    idle: list[tuple[str, str]] = []
-    if kind in ("bm25", "tantivy"):
-        idle += [(name, "--kind dense or hybrid") for name in _FOR_VECTORS if name in given]
-    if kind != "hybrid" and "lexical" in given:
-        idle.append(("lexical", "--kind hybrid"))
-    if kind == "dense" and "title_weight" in given:
-        idle.append(("title_weight", "an index of words"))
-    if "faiss_file" in given:
-        unused = [*_OF_FACTORY, "keep_embeddings", "cache"]
-        idle += [(name, "building an index, not --faiss") for name in unused if name in given]
-    if idle:
-        name, use = idle[0]
-        option = {"faiss_file": "faiss"}.get(name, name.replace("_", "-"))
-        raise UserError(f"--{option} is of no use here: it belongs to {use}")
-
-
-def _dense_settings(given: Mapping[str, Any]) -> Any:
-    from mempo.retrieval.dense_build import DenseSettings
-
-    return DenseSettings(**{key: given[key] for key in _DENSE if key in given})
 
 
 def _flat(parameters: Mapping[str, Any], before: str = "") -> dict[str, Any]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from mempo.config.retrieval import EncoderSettings
 from mempo.errors import UserError
 from mempo.retrieval import faiss_index, words
 from mempo.retrieval.corpus import Corpus
-from mempo.retrieval.encoder_settings import EncoderSettings
 from mempo.retrieval.errors import IndexFolderError
 from mempo.retrieval.faiss_ready import check_file
 from mempo.retrieval.ranked import RankedIndex, Ranking

@@ -9,19 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
+from mempo.config.retrieval import DenseSettings, EncoderSettings
 from mempo.errors import UserError
 from mempo.retrieval import faiss_index
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.dense import DenseIndex
-from mempo.retrieval.embeddings import StoredAs, embed_corpus
-from mempo.retrieval.encoder_settings import EncoderSettings, encoder_folder, weights_bytes
-from mempo.retrieval.faiss_index import Metric
+from mempo.retrieval.embeddings import embed_corpus
+from mempo.retrieval.encoder_folder import encoder_folder, weights_bytes
 from mempo.retrieval.faiss_ready import check_file, refuse_unless_fits
 from mempo.retrieval.memory_need import MemoryNeed, free_bytes
 from mempo.retrieval.sidecar import Sidecar, new_index_folder, refuse_out_dir, write_sidecar
-from mempo.settings import Settings
 from mempo.whole import one_writer
 
 if TYPE_CHECKING:
@@ -32,25 +29,6 @@ log = logging.getLogger(__name__)
 FILE = "vectors.faiss"
 Report = Callable[[str, int, int], None]
 """Told a stage (`encode`, `train`, `add`) and how far it is: done, of all."""
-
-
-class DenseSettings(Settings):
-    """How vectors are kept and searched."""
-
-    factory: str = "Flat"
-    """FAISS's factory string: Flat, SQ8, HNSW32, IVF4096,Flat, IVF4096,PQ96, ..."""
-    metric: Metric = "inner_product"
-    """Of normalised vectors the inner product is the cosine."""
-    train_sample: int | None = Field(default=None, ge=1)
-    """Vectors to train on; default 64 for each centroid, at least 65 536, at most all."""
-    seed: int = 0
-    """Draws the training sample."""
-    nprobe: int | None = Field(default=None, ge=1)
-    """Lists of an IVF index that a search looks into; default 1/16 of them, within 8 and 128."""
-    ef_search: int | None = Field(default=None, ge=1)
-    """How widely an HNSW graph is searched; default 64."""
-    stored_as: StoredAs = "float32"
-    """The vectors in the cache; float16 halves the disk they take."""
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,14 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mempo.config.retrieval import StoredAs
 from mempo.errors import UserError
 from mempo.retrieval.corpus import Corpus
-from mempo.retrieval.encoder_settings import passage_text
+from mempo.retrieval.encoder_folder import passage_text
 from mempo.retrieval.errors import IndexFolderError
 from mempo.whole import one_writer, whole_file
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 CHUNK_ROWS = 2048
 SIDECAR = "embeddings.json"
 VECTORS = "vectors.bin"
-StoredAs = Literal["float32", "float16"]
 
 
 def default_cache() -> Path:
@@ -117,7 +117,7 @@ def _make(vectors: Path, shape: tuple[int, int], stored_as: str) -> None:
     if need > free:
         raise UserError(
             f"the vectors of {shape[0]} documents take {need / 2**30:.1f} GiB, {vectors.parent} has {free / 2**30:.1f} "
-            "GiB free; name a larger disk with --cache, or store them as float16"
+            "GiB free; name a larger disk (cache=…), or store them as float16 (dense.stored_as)"
         )
     with vectors.open("wb") as file:
         file.truncate(need)

@@ -9,12 +9,13 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel
 from transformers.utils import logging as transformers_logging
 
+from mempo.config.retrieval import EncoderSettings, Pooling
 from mempo.errors import UserError
-from mempo.retrieval.encoder_settings import EncoderSettings, Pooling, encoder_folder, weights_sha256
+from mempo.model_loading import load_tokenizer, load_whole
+from mempo.retrieval.encoder_folder import encoder_folder, resolved_encoder, weights_sha256
 
 transformers_logging.disable_progress_bar()  # loading takes a second, and our own bar may be shown
 
@@ -41,7 +42,7 @@ class TransformersEncoder:
     def __init__(self, settings: EncoderSettings) -> None:
         """Loads the weights. Raises UserError when that cannot be done."""
         folder = encoder_folder(settings.path)
-        self.settings = settings.resolved(folder)
+        self.settings = resolved_encoder(settings, folder)
         self.folder = folder
         self.weights_sha256 = weights_sha256(folder)
         self._device = _device(settings.device)
@@ -112,13 +113,8 @@ def pool(hidden: torch.Tensor, lengths: torch.Tensor, pooling: Pooling) -> torch
 
 
 def _load(folder: Path, dtype: str) -> tuple[Any, Any]:
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        model = AutoModel.from_pretrained(
-            folder, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
-        )
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise UserError(f"the encoder in {folder} cannot be loaded: {str(error).splitlines()[0]}") from error
+    tokenizer = load_tokenizer(folder, "encoder")
+    model = load_whole(AutoModel, folder, "encoder", dtype=getattr(torch, dtype))
     if getattr(model.config, "is_encoder_decoder", False):
         raise UserError(f"the model in {folder} has an encoder and a decoder; give one that is an encoder alone")
     return tokenizer, model

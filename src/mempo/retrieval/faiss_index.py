@@ -10,10 +10,10 @@ from typing import Any, Literal
 import faiss
 import numpy as np
 
+from mempo.config.retrieval import Metric
 from mempo.errors import UserError
 from mempo.retrieval.errors import IndexFolderError
 
-Metric = Literal["inner_product", "l2"]
 METRICS: dict[Metric, int] = {"inner_product": faiss.METRIC_INNER_PRODUCT, "l2": faiss.METRIC_L2}
 
 _BLOCK_ROWS = 65_536

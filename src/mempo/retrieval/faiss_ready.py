@@ -9,7 +9,7 @@ import numpy as np
 
 from mempo.retrieval import faiss_index
 from mempo.retrieval.corpus import Corpus
-from mempo.retrieval.encoder_settings import passage_text
+from mempo.retrieval.encoder_folder import passage_text
 from mempo.retrieval.errors import IndexFolderError
 
 if TYPE_CHECKING:

@@ -9,22 +9,21 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
-from pydantic import ValidationError
 
+from mempo.config.retrieval import ServiceSettings
 from mempo.errors import UserError
 from mempo.retrieval.client import TOKEN, token_from_environment
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.index import open_index
 from mempo.retrieval.jsonl import is_blank, parse_object
 from mempo.retrieval.service import create_app
-from mempo.retrieval.service_limits import ServiceSettings
 from mempo.retrieval.service_metrics import MULTIPROC_DIR
 from mempo.retrieval.sidecar import read_sidecar
 from mempo.retrieval.types import Retriever
@@ -83,23 +82,6 @@ def planned_app() -> FastAPI:
     pin_threads(plan["threads"])
     folder = Path(plan["index"])
     return _app(open_index(folder), folder, ServiceSettings(**plan["settings"]), token_from_environment())
-
-
-def parse_settings(overrides: Sequence[str]) -> ServiceSettings:
-    """Settings from `key=value`. Raises UserError for an unknown key or a value that cannot be used."""
-    values: dict[str, str] = {}
-    for override in overrides:
-        key, equals, value = override.partition("=")
-        if not equals:
-            raise UserError(f"{override!r} is not an override; write key=value, for example max_queries=512")
-        values[key.strip()] = value.strip()
-    try:
-        return ServiceSettings.model_validate(values)
-    except ValidationError as error:
-        problems = (
-            "{}{}".format(".".join(map(str, p["loc"])) + ": " if p["loc"] else "", p["msg"]) for p in error.errors()
-        )
-        raise UserError("; ".join(text.replace("Value error, ", "") for text in problems)) from None
 
 
 def for_index(settings: ServiceSettings, kind: str) -> ServiceSettings:

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mempo.config.retrieval import ServiceSettings
 from mempo.retrieval.jsonl import json_name, valid_text
 from mempo.retrieval.rows import contents_of, row_of
-from mempo.retrieval.service_limits import RefusedRequest, ServiceSettings, over_limit
+from mempo.retrieval.service_limits import RefusedRequest, over_limit
 from mempo.retrieval.types import Document, Hit
 
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode

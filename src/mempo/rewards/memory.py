@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from mempo.config.rewards import MemorySettings
 from mempo.interfaces import Scorer, ScoreRequest
 from mempo.question import Question
-from mempo.rewards.memory_settings import MemorySettings
 from mempo.rewards.note_contexts import BASELINES, Ids, ahead_contexts, full_context, note_context
 from mempo.rewards.note_reward import Evidence, NoteScore, note_reward, silent, threshold_bar
 from mempo.rewards.probe import NoSignal, Probe, ProbeCodec, probe_or_reason
@@ -67,13 +67,15 @@ def score_notes(
     settings: MemorySettings,
     limit_tokens: int | None = None,
     reference: Scorer | None = None,
+    counted: Sequence[bool] | None = None,
 ) -> list[list[NoteScore]]:
     """`[rollouts][notes]`: every closed note of the second turn and later, in turn order, with or without signal.
 
     `questions[i]` belongs to `trajectories[i]`. All log-probs of the batch are asked for in one call of the scorer, so
     that it can share prefixes; when no note can be scored it is not called. `reference` answers for the baseline where
     `full_policy` asks for it. `limit_tokens` is what the policy can see: a note of which a context with its probe is
-    longer gives no signal (a whole history can outgrow the window that the memory context keeps within).
+    longer gives no signal (a whole history can outgrow the window that the memory context keeps within). `counted`
+    `[rollouts]`: nothing is asked about the notes of the others, which do not count.
 
     Raises:
         ValueError: the lists do not belong together, the scorer's answer has another shape than asked for, or there is
@@ -87,12 +89,16 @@ def score_notes(
     base_asked = _Asked(reference) if settings.full_policy == "reference" else actor
     probes: dict[int, Probe | NoSignal] = {}
     places: list[list[tuple[int, NoSignal | _Place]]] = []  # [rollouts][notes]
-    for question, trajectory in zip(questions, trajectories, strict=True):
+    for question, trajectory, counts in zip(
+        questions, trajectories, counted or [True] * len(trajectories), strict=True
+    ):
         if question.id != trajectory.question_id:
             raise ValueError(f"trajectory of question {trajectory.question_id!r} paired with question {question.id!r}")
         if id(question) not in probes:
             probes[id(question)] = probe_or_reason(codec, question, settings.probe)
-        probe: Probe | NoSignal = NoSignal.ERROR if trajectory.is_error else probes[id(question)]
+        probe: Probe | NoSignal = probes[id(question)]
+        if trajectory.is_error or not counts:
+            probe = NoSignal.ERROR if trajectory.is_error else NoSignal.UNSCORED
         places.append([])
         for turn in trajectory.turns[1:]:
             if turn.note_ids is not None:

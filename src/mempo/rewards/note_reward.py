@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mempo.rewards.memory_settings import MemorySettings
+from mempo.config.rewards import MemorySettings
 from mempo.rewards.probe import NoSignal
 
 

@@ -4,8 +4,9 @@
     score = 0                     if one is broken
     score = None                  if nothing can be said: infrastructure failed, or there is no gold to compare with
 
-None is not 0: such a rollout stays out of its group's statistics. Only `Trajectory.answer` is scored, which comes from
-tokens of the policy alone; the prompt and tool texts cannot change a score.
+None is not 0: a rollout without a score does not count (`OutcomeScore.counts`). It makes no training row, enters no
+group and no pool, and appears in no metric but the count of its kind. Only `Trajectory.answer` is scored, which comes
+from tokens of the policy alone; the prompt and tool texts cannot change a score.
 """
 
 from __future__ import annotations
@@ -14,60 +15,20 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import field_validator
-
-from mempo.errors import UserError, nearest
+from mempo.config.rewards import SCORES, OutcomeSettings
+from mempo.errors import UserError
 from mempo.imports import call_own
 from mempo.protocol import format_violations
 from mempo.question import Question
-from mempo.settings import Settings
-from mempo.text import NORMALIZERS, exact_match, match, normalize
+from mempo.text import exact_match, match, normalize
 from mempo.trajectory import StopReason, Trajectory
 
-SCORES = ("em", "f1", "mean_em", "mean_f1")
-
 CustomScore = Callable[[Question, Trajectory], float | None]
-"""Own score by import path. It takes the place of the answer match; None means "cannot be scored". It sees every
-rollout that infrastructure did not spoil, those with a broken format or without an answer (`answer` None) too."""
-
-
-class OutcomeSettings(Settings):
-    score: str = "em"
-    """`em`, `f1`, `mean_em`, `mean_f1` (see `AnswerScore`), or `module:function` with the signature `CustomScore`."""
-    format_gate: bool = True
-    """A broken format rule makes the score 0, however right the answer."""
-    on_overflow: Literal["score", "exclude"] = "score"
-    """A rollout that ran out of its context window: `score` it like any other (without an answer that is 0), or
-    `exclude` it from its group, as one that says nothing about the policy."""
-    separator: str = ";"
-    """Splits the answer when the question has several objectives; never used with one."""
-    normalization: str = "default"
-    """How answers are compared: `default` or `search-r1` (see `mempo.text`)."""
-
-    @field_validator("score")
-    @classmethod
-    def _known_score(cls, value: str) -> str:
-        if value not in SCORES and ":" not in value:
-            hint = nearest(value, SCORES)
-            raise ValueError(f"unknown score {value!r}{hint}; known: {', '.join(SCORES)}, or module:function")
-        return value
-
-    @field_validator("separator")
-    @classmethod
-    def _separator_splits(cls, value: str) -> str:
-        if not value.strip():
-            raise ValueError("the separator is blank: it could not split an answer")
-        return value
-
-    @field_validator("normalization")
-    @classmethod
-    def _known_normalization(cls, value: str) -> str:
-        if value not in NORMALIZERS:
-            hint = nearest(value, NORMALIZERS)
-            raise ValueError(f"unknown normalization {value!r}{hint}; known: {', '.join(NORMALIZERS)}")
-        return value
+"""Own score by import path. It takes the place of the answer match; None means "cannot be scored": the rollout
+then does not count. It sees every rollout that infrastructure did not spoil, those with a broken format or without an
+answer (`answer` None) too."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +65,12 @@ class OutcomeScore:
     format_ok: bool
     violations: Mapping[str, int]
     reason: str | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether the rollout exists for training: only one with a score has rows, a place in its group, and notes in a
+        pool."""
+        return self.score is not None
 
 
 def score_answer(prediction: str | None, question: Question, settings: OutcomeSettings) -> AnswerScore:

@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Protocol
 
-from pydantic import Field, model_validator
-
+from mempo.config.rewards import ProbeSettings
 from mempo.question import Question
-from mempo.settings import Settings
 
 
 class NoSignal(StrEnum):
@@ -27,33 +25,9 @@ class NoSignal(StrEnum):
     LONG_GOLD = "long_gold"  # more gold tokens than `probe.max_gold_tokens`
     TOO_LONG = "too_long"  # context and probe together exceed what the policy can see
     ERROR = "error"  # infrastructure failed somewhere in the rollout
+    UNSCORED = "unscored"  # the rollout has no outcome score, so it does not count
     NAN = "nan"  # a log-prob is not a finite number
     EMPTY_CHOICE = "empty_choice"  # no gold token passed the threshold
-
-
-class ProbeSettings(Settings):
-    thought: str = "The information gathered so far is enough to answer the question."
-    """The thought put into the policy's mouth before the answer. For a published checkpoint, give the sentence it was
-    trained with."""
-    joiner: str = ";"
-    """Joins the gold answers of several objectives."""
-    separators_are_gold: bool = False
-    """Count the joiners among the gold tokens, as the original does. They are easy to predict whatever the note
-    says."""
-    objectives: Literal["joined", "averaged"] = "joined"
-    """How several objectives become one P: the mean over all their gold tokens, or the mean of one P per objective, so
-    that a long answer weighs no more than a short one. The answers before an objective stay in front of it, since a
-    policy that answers all of them in order would begin with no other than the first."""
-    max_gold_tokens: int = Field(default=256, ge=1)
-    """A longer gold answer gives no signal (`long_gold`)."""
-
-    @model_validator(mode="after")
-    def _no_empty_switch(self) -> ProbeSettings:
-        if self.separators_are_gold and not self.joiner:
-            raise ValueError("separators_are_gold does nothing with an empty joiner: set one of the two back")
-        if self.separators_are_gold and self.objectives == "averaged":
-            raise ValueError("separators_are_gold does nothing with objectives averaged: a joiner belongs to none")
-        return self
 
 
 @dataclass(frozen=True)

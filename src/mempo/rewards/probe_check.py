@@ -1,8 +1,8 @@
-"""Does the probe tell notes apart? Asked before RL, since all memory credit rests on it.
+"""Does the probe tell notes apart? Asked before RL, since all memory advantages rest on it.
 
 For some questions, P(answer | note) of three notes: a right one, the same with one fact wrong, and the right note of
 another question. A policy that was never shown "question, note → answer" can fail to tell them apart, and then memory
-credit is noise.
+advantages are noise.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mempo.config.rewards import ProbeSettings
 from mempo.interfaces import Scorer
 from mempo.protocol import closing, opening
 from mempo.question import Question
 from mempo.rewards.memory import probe_request
-from mempo.rewards.probe import ProbeCodec, ProbeSettings, build_probe
+from mempo.rewards.probe import ProbeCodec, build_probe
 
 WANTED_SHARE = 0.8
 """The right note must win so often, against either other note."""
@@ -70,9 +71,9 @@ class ProbeCheck:
         if self.separates:
             return numbers
         return (
-            f"warning: {numbers}. At least {WANTED_SHARE:.0%} was expected: memory credit would be mostly noise. Show "
-            "the policy the probe in the cold start (sft.probe_share=0.2), give memory.probe.thought the sentence the "
-            "checkpoint was trained with, or train on the outcome alone (rl.memory_signal=false)"
+            f"warning: {numbers}. At least {WANTED_SHARE:.0%} was expected: memory advantages would be mostly noise. "
+            "Show the policy the probe in the cold start (sft.probe_share=0.2), give memory.probe.thought the sentence "
+            "the checkpoint was trained with, or train on the outcome alone (rl.memory_signal=false)"
         )
 
 

@@ -12,14 +12,33 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NotRequired
 
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
+
+from mempo.read_files import DamagedFile, parse_line, reading, refuse_foreign_end
 from mempo.runs.files import dump_line
 from mempo.runs.rollouts import Sidecar, rollout_line, tokens_path
 from mempo.trajectory import Trajectory
 
 Key = tuple[str, int]
 """Question id and rollout number: what a rollout is known by within its file."""
+
+
+class RolloutLine(TypedDict):
+    """What lines of a rollout file have, and of which kind; the rest is looked at by those who use it."""
+
+    question_id: str
+    rollout: NotRequired[int]
+    question: NotRequired[str | None]
+    answer: NotRequired[str | None]
+    stop: NotRequired[str]
+    is_error: NotRequired[bool]
+
+
+ROLLOUT = TypeAdapter(RolloutLine)
+REMEDY = "take that line out or put the file back from a copy; a rollout that is missing can be played again"
 
 _ITEM_BYTES = 4
 _TOKENS = b', "question_ids": ['
@@ -58,7 +77,11 @@ class RolloutAppender:
 
 
 def mend(path: Path) -> int:
-    """Cut off what a kill left half-written at the end of a rollout file; how many whole lines had to go with it."""
+    """Cut off what a kill left half-written at the end of a rollout file; how many whole lines had to go with it.
+
+    Raises:
+        DamagedFile: the arrays of all lines are gone, which no kill does; nothing is cut then.
+    """
     tokens = tokens_path(path)
     size = tokens.stat().st_size if tokens.exists() else 0
     if size % _ITEM_BYTES:
@@ -72,6 +95,11 @@ def mend(path: Path) -> int:
         if _fits(content[start:end], size // _ITEM_BYTES):
             break
         end, dropped = start, dropped + 1
+    if dropped and not size:
+        raise DamagedFile(
+            f"{tokens} is {'empty' if tokens.exists() else 'gone'}, so the {dropped} rollouts in {path} cannot be "
+            "used; put it back from a copy, or move both away and they are played again"
+        )
     if end < len(content):
         os.truncate(path, end)
     return dropped
@@ -82,7 +110,7 @@ def _fits(line: bytes, items: int) -> bool:
     try:
         record = json.loads(line)
         return items_end(record) <= items
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return False
 
 
@@ -103,20 +131,18 @@ def read_facts(path: Path, whole: bool = False) -> Iterator[dict[str, Any]]:
     out.
 
     Raises:
-        ValueError: a line that is no JSON; its number is named.
+        DamagedFile: a line that is no JSON, or no rollout; its number is named.
     """
-    with path.open("rb") as file:
+    with reading(path, REMEDY), path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
+                refuse_foreign_end(line, path, number, REMEDY)
                 return
             cut = 0 if whole else line.rfind(_TOKENS)  # within a JSON string its quotes would be escaped
             try:
-                yield json.loads(line[:cut] + b"}" if cut > 0 else line)
-            except ValueError:
-                try:
-                    yield json.loads(line)
-                except ValueError as error:
-                    raise ValueError(f"{path}, line {number}: not JSON ({error})") from None
+                yield parse_line(line[:cut] + b"}" if cut > 0 else line, path, number, ROLLOUT, REMEDY)
+            except DamagedFile:
+                yield parse_line(line, path, number, ROLLOUT, REMEDY)
 
 
 def latest(lines: Iterator[dict[str, Any]]) -> dict[Key, dict[str, Any]]:

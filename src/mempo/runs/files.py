@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from mempo.read_files import read_lines as read_lines
 from mempo.whole import whole_file
 
 
@@ -41,15 +42,6 @@ def dump_line(record: Mapping[str, Any]) -> str:
         return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
     except (ValueError, TypeError):  # rare: looking through every record for it first takes longer than writing it
         return json.dumps(_finite(record), ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a jsonl file; a last line cut short by a kill is left out."""
-    if not path.is_file():
-        return []
-    # Not `splitlines`: JSON strings may hold U+2028 and other ends of lines that are no ends of records.
-    *whole, _ = path.read_bytes().split(b"\n")
-    return [json.loads(line) for line in whole if line.strip()]
 
 
 def _finite(value: Any) -> Any:

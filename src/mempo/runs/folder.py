@@ -16,20 +16,40 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
 
+from mempo.config.yaml_text import dump_yaml
 from mempo.errors import UserError
+from mempo.read_files import PUT_BACK, exists, read_json, read_yaml
 from mempo.runs.files import append_line, dump_line, read_lines, write_whole
 from mempo.whole import lone_process, remove_whole, whole_folder
 
 Completed = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 _CHECKPOINT = re.compile(r"(sft|rl)-(\d+)")
+_OF_A_FAILED_START = (
+    *("metrics.jsonl", "evaluation-start.json", "start", "probe-check.json"),
+    *("rollouts/evaluation-start.jsonl", "rollouts/evaluation-start.tokens"),
+)
+"""What a start can leave that ended before its first step."""
+_OWN = ("data.json", "metrics.jsonl", "rollouts", "checkpoints", "start", "final", "probe-check.json")
+_OWN += ("evaluation-start.json", "evaluation-final.json")
+"""Names in the folder that are the run's."""
+
+
+class _MetricsLine(TypedDict):
+    stage: str
+    step: int
+
+
+_METRICS = TypeAdapter(_MetricsLine)
+_FINGERPRINTS = TypeAdapter(dict[str, str])
 
 
 @dataclass(frozen=True)
@@ -49,33 +69,73 @@ class RunFolder:
 
     # --- configuration ---------------------------------------------------------------------------------------------
 
-    def check(self, config: Mapping[str, Any], resume: bool, completed: Completed | None = None) -> None:
-        """Refuse to begin where that would mix two runs; nothing is written. `completed` adds to the configuration that
-        was saved what it lacks because an earlier release wrote it.
+    def check(
+        self,
+        config: Mapping[str, Any],
+        resume: bool,
+        completed: Completed | None = None,
+        may_change: Sequence[str] = (),
+    ) -> bool:
+        """Whether this goes on with a run that has begun. Refuses to begin where that would mix two runs; nothing is
+        written. A start that failed before its first step was saved or measured has not begun: it does not block the
+        folder.
+
+        Args:
+            completed: adds to the configuration that was saved what it lacks because an earlier release wrote it.
+            may_change: dotted keys that a resumed run may have other values of; `output` always may, since the folder
+                may have been moved or copied.
 
         Raises:
             UserError: the folder holds a run and `resume` is off; or it is on and the configuration has changed (the
-                keys are named), or there is nothing to resume.
+                keys are named), or there is nothing to resume; or the folder holds files that a run would write over.
         """
         file = self.path / "config.yaml"
         if not resume:
-            if file.exists():
+            if self.has_begun():
                 raise UserError(
                     f"{self.path} already holds a run; add --resume to go on with it, or choose another folder with "
                     "output=…"
                 )
-            return
-        if not file.exists():
+            self._refuse_foreign()
+            return False
+        if not exists(file):
             raise UserError(f"--resume: {self.path} holds no run (no config.yaml)")
-        try:
-            old = yaml.safe_load(file.read_text("utf-8"))
-        except (yaml.YAMLError, ValueError) as error:
-            raise UserError(f"--resume: {file} is damaged ({' '.join(str(error).split())})") from error
-        if not isinstance(old, Mapping) or not old:
-            raise UserError(f"--resume: {file} is damaged: it holds no settings")
-        changed = changed_keys(completed(old) if completed else old, config)
+        old = self.config()
+        if not self.has_begun():
+            self._refuse_foreign()
+            return False
+        free = ("output", *may_change)
+        changed = changed_keys(without(completed(old) if completed else old, free), without(config, free))
         if changed:
             raise UserError("--resume with another configuration; changed: " + "; ".join(changed))
+        return True
+
+    def config(self) -> dict[str, Any]:
+        """The configuration as it was saved. Raises DamagedFile."""
+        return read_yaml(self.path / "config.yaml", PUT_BACK)
+
+    def has_begun(self) -> bool:
+        """Whether a step of the run is in the folder, measured or saved."""
+        checkpoints = self.path / "checkpoints"
+        there = checkpoints.is_dir() and any(not path.name.startswith(".") for path in checkpoints.iterdir())
+        metrics = self.path / "metrics.jsonl"
+        # verl, once it has been started, keeps its measures elsewhere.
+        there = there or (self.path / "final").exists() or (self.path / "verl.yaml").exists()
+        return exists(self.path / "config.yaml") and (there or (exists(metrics) and not _is_empty(metrics)))
+
+    def _refuse_foreign(self) -> None:
+        """Files that a run would write over, in a folder in which none was ever started."""
+        if (self.path / "config.yaml").is_file() and (self.path / "data.json").is_file():
+            return  # what a start left that failed
+        there = [name for name in ("config.yaml", *_OWN) if exists(self.path / name)]
+        corpus = self.path / "data" / "corpus"
+        if exists(corpus / "corpus.jsonl") and not exists(corpus / "corpus.json"):
+            there.append("data/corpus/corpus.jsonl")
+        if there:
+            raise UserError(
+                f"{self.path} holds {', '.join(there)}, which a run would write over; choose another folder with "
+                "output=…, or move them away"
+            )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -96,29 +156,43 @@ class RunFolder:
                     lock.unlink()
                     self.path.rmdir()
 
-    def begin(self, config: Mapping[str, Any], resume: bool, completed: Completed | None = None) -> None:
-        """Make the folder and write the configuration, or go on in it. Raises as `check` does."""
-        self.check(config, resume, completed)
-        if not resume:
-            text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
-            write_whole(self.path / "config.yaml", text)
+    def begin(
+        self,
+        config: Mapping[str, Any],
+        resume: bool,
+        completed: Completed | None = None,
+        may_change: Sequence[str] = (),
+    ) -> None:
+        """Make the folder and write the configuration, or go on in it, with what `may_change`. Raises as `check`
+        does."""
+        goes_on = self.check(config, resume, completed, may_change)
+        if not goes_on:
+            for left in _OF_A_FAILED_START:
+                path = self.path / left
+                if path.is_dir():
+                    remove_whole(path)
+                else:
+                    path.unlink(missing_ok=True)
+        if not goes_on or may_change:
+            write_whole(self.path / "config.yaml", dump_yaml(config))
 
-    def refuse_other_data(self, fingerprints: Mapping[str, str], resume: bool) -> None:
-        """Remember what the run's questions and corpus are; a resumed run must have the same.
+    def refuse_other_data(self, fingerprints: Mapping[str, str], resume: bool, may_change: Sequence[str] = ()) -> None:
+        """Remember what the run's questions and corpus are; a resumed run must have the same, but for those named in
+        `may_change`.
 
         Raises:
             UserError: something has changed since the run began; it is named.
         """
         file = self.path / "data.json"
-        if resume and file.exists():
-            old = json.loads(file.read_text("utf-8"))
-            changed = [name for name in fingerprints if old.get(name) != fingerprints[name]]
+        if resume and exists(file):
+            old = read_json(file, _FINGERPRINTS, "remove it, and the data are taken to be those of the run")
+            changed = [n for n in fingerprints if n not in may_change and old.get(n) != fingerprints[n]]
             if changed:
                 raise UserError(
                     f"--resume: {' and '.join(changed)} changed since the run in {self.path} began; put the old ones "
                     "back, or begin another run with output=…"
                 )
-        else:
+        if not resume or may_change or not exists(file):
             write_whole(file, json.dumps(dict(fingerprints), indent=1) + "\n")
 
     # --- measures --------------------------------------------------------------------------------------------------
@@ -127,7 +201,8 @@ class RunFolder:
         append_line(self.path / "metrics.jsonl", {"stage": stage, "step": step, **metrics})
 
     def metrics(self) -> list[dict[str, Any]]:
-        return read_lines(self.path / "metrics.jsonl")
+        remedy = "take that line out, or move the file away to go on without the measures so far"
+        return read_lines(self.path / "metrics.jsonl", _METRICS, remedy)
 
     def forget_after(self, stage: str, step: int, stages: tuple[str, ...]) -> None:
         """Drop measures of steps that a resumed run will do again: later steps of `stage`, and all later stages."""
@@ -145,13 +220,17 @@ class RunFolder:
 
     # --- checkpoints -----------------------------------------------------------------------------------------------
 
-    def save_checkpoint(self, stage: str, step: int, write: Callable[[Path], None], keep: int = 2) -> Path:
-        """`write` fills the folder; it gets its name when whole. The newest `keep` of a stage stay."""
+    def save_checkpoint(
+        self, stage: str, step: int, write: Callable[[Path], None], keep: int = 2, keep_every: int | None = None
+    ) -> Path:
+        """`write` fills the folder; it gets its name when whole. The newest `keep` of a stage stay, and those whose
+        step is a multiple of `keep_every`."""
         final = self.path / "checkpoints" / f"{stage}-{step}"
         with whole_folder(final) as folder:
             write(folder)
         for old in [c for c in self.checkpoints() if c.stage == stage][:-keep]:
-            remove_whole(old.path)
+            if not keep_every or old.step % keep_every:
+                remove_whole(old.path)
         return final
 
     def checkpoints(self) -> list[Checkpoint]:
@@ -162,6 +241,23 @@ class RunFolder:
             if match and path.is_dir():
                 found.append(Checkpoint(match.group(1), int(match.group(2)), path))
         return sorted(found, key=lambda c: (("sft", "rl").index(c.stage), c.step))
+
+
+def without(data: Any, keys: Sequence[str]) -> Any:
+    """Nested settings without some dotted keys."""
+    if not isinstance(data, Mapping):
+        return data
+    kept = {}
+    for key, value in data.items():
+        if key in keys:
+            continue
+        below = [name.removeprefix(f"{key}.") for name in keys if name.startswith(f"{key}.")]
+        kept[key] = without(value, below) if below else value
+    return kept
+
+
+def _is_empty(file: Path) -> bool:
+    return file.is_file() and file.stat().st_size == 0
 
 
 def changed_keys(old: Any, new: Any, prefix: str = "") -> list[str]:

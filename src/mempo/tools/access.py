@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
-from pydantic import Field
-
+from mempo.config.tools import AccessSettings
 from mempo.interfaces import ToolResult
 from mempo.retrieval.types import Document
-from mempo.settings import Settings
 from mempo.tools.calls import Calls
-from mempo.tools.retrying import RetrySettings, bad_call
-from mempo.tools.web_settings import WebPageSettings
+from mempo.tools.retrying import bad_call
 
 _REMEMBERED = 2000
-
-
-class AccessSettings(Settings):
-    """Settings of the page tool."""
-
-    source: Literal["corpus", "web"] = "corpus"
-    """`corpus` knows the urls of the corpus alone; `web` fetches from the live web what the policy asks for."""
-    max_url_chars: int = Field(default=2000, ge=1)
-    max_page_chars: int = Field(default=20_000, ge=1)
-    """A longer page is cut before it is tokenised."""
-    short_page_chars: int = Field(default=400, ge=0)
-    """As much of a page stays where old results are shown short (`prompt.short_results`)."""
-    max_concurrent: int = Field(default=32, ge=1)
-    """Pages under way at once."""
-    retry: RetrySettings = RetrySettings()
-    web: WebPageSettings = WebPageSettings()
+MAX_URL_CHARS = 2000
 
 
 class Accessible(Protocol):
@@ -50,7 +32,7 @@ class AccessTool:
         self._calls = Calls(settings.retry, settings.max_concurrent, _REMEMBERED)
 
     async def call(self, argument: str) -> ToolResult:
-        return await self._calls.result(argument, "url", self._settings.max_url_chars, self._find, self._show)
+        return await self._calls.result(argument, "url", MAX_URL_CHARS, self._find, self._show)
 
     def _find(self, url: str) -> Document | None:
         return self._pages.access([url])[0]

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from mempo.config.tools import RetrySettings
+from mempo.http.threads import DaemonThreads
 from mempo.interfaces import ToolResult
-from mempo.tools.retrying import (
-    BadCall,
-    RetrySettings,
-    Unavailable,
-    bad_call,
-    call_with_retries,
-    checked_argument,
-    unavailable,
-)
+from mempo.tools.retrying import BadCall, Unavailable, bad_call, call_with_retries, checked_argument, unavailable
 
 T = TypeVar("T")
 
@@ -29,7 +22,7 @@ class Calls:
 
     def __init__(self, retry: RetrySettings, max_concurrent: int, remembered: int) -> None:
         self._retry = retry
-        self._threads = ThreadPoolExecutor(max_concurrent, thread_name_prefix="mempo-tool")
+        self._threads = DaemonThreads(max_concurrent, "mempo-tool")
         self._remembered = remembered
         self._results: dict[str, ToolResult] = {}
 

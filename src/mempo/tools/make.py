@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mempo.config.tools import AccessSettings, SearchSettings
 from mempo.errors import ConfigError
-from mempo.imports import call_own, load_object
+from mempo.imports import call_own, load_own
 from mempo.interfaces import DescribedTool, Tool
 from mempo.protocol import RESERVED_TAGS, can_be_tag, closing, opening
 from mempo.retrieval.types import Retriever
-from mempo.tools.access import AccessSettings, AccessTool
-from mempo.tools.search import SearchSettings, SearchTool
+from mempo.tools.access import AccessTool
+from mempo.tools.search import SearchTool
 
 BUILT_IN = ("search", "access")
 """Tags that every policy is taught anyway."""
@@ -46,7 +47,7 @@ def own_tool(path: str) -> Tool:
         ConfigError: it is no tool, its tag cannot be one or means something else, or a tag of its own comes without a
             description.
     """
-    tool = call_own(f"agent.tools: {path}", load_object(path, "agent.tools", parameters=0))
+    tool = call_own(f"agent.tools: {path}", load_own(path, "agent.tools"))
     name = getattr(tool, "name", None)
     if not isinstance(tool, Tool) or not isinstance(name, str):
         raise ConfigError(

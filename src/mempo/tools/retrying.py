@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeVar
 
-from pydantic import Field
-
+from mempo.config.tools import RetrySettings
+from mempo.http.retry import retried
 from mempo.interfaces import ToolErrorKind, ToolResult
-from mempo.settings import Settings
 
 T = TypeVar("T")
-
-
-class RetrySettings(Settings):
-    """How often a failing tool is asked again, and how long to wait."""
-
-    tries: int = Field(default=5, ge=1)
-    """Attempts in all, the first included."""
-    backoff_s: float = Field(default=0.5, ge=0)
-    """Wait before the second attempt; doubled each time."""
-    max_backoff_s: float = Field(default=8.0, ge=0)
-    """No wait is longer, whatever a server asks for."""
-    jitter: float = Field(default=0.5, ge=0, le=1)
-    """The largest share of a wait that is left out at random, so that rollouts do not all come back at once."""
 
 
 class Unavailable(Exception):
@@ -34,7 +19,12 @@ class Unavailable(Exception):
 
 
 class BadCall(Exception):
-    """The call itself was wrong; the message says how, in words for the policy."""
+    """The call itself was wrong; the message says how, in words for the policy. `transient`: another try may help,
+    as with a site that the policy chose and that does not answer."""
+
+    def __init__(self, message: str, transient: bool = False) -> None:
+        super().__init__(message)
+        self.transient = transient
 
 
 async def call_with_retries(call: Callable[[], T], settings: RetrySettings, threads: Executor | None = None) -> T:
@@ -43,25 +33,23 @@ async def call_with_retries(call: Callable[[], T], settings: RetrySettings, thre
     An exception may say that another attempt is of no use (`transient` False) or how long to wait (`retry_after_s`).
 
     Raises:
-        BadCall: as `call` raised it.
+        BadCall: as the last `call` raised it.
         Unavailable: after `settings.tries` attempts, or after one that cannot be mended by another.
     """
-    loop = asyncio.get_running_loop()
-    wait_s = settings.backoff_s
-    for attempt in range(1, settings.tries + 1):
-        try:
-            return await loop.run_in_executor(threads, call)
-        except BadCall:
-            raise
-        except Exception as error:
-            if attempt == settings.tries or not getattr(error, "transient", True):
-                tries = f"{attempt} tries failed; the last" if attempt > 1 else "1 try failed"
-                raise Unavailable(f"{tries}: {type(error).__name__}: {error}") from error
-            asked_s = getattr(error, "retry_after_s", None) or 0.0
-        jittered_s = wait_s * (1 - settings.jitter * random.random())
-        await asyncio.sleep(min(max(jittered_s, asked_s), settings.max_backoff_s))
-        wait_s *= 2
-    raise AssertionError("unreachable: tries >= 1")
+    loop, tries = asyncio.get_running_loop(), 0
+
+    async def attempt() -> T:
+        nonlocal tries
+        tries += 1
+        return await loop.run_in_executor(threads, call)
+
+    try:
+        return await retried(attempt, settings)
+    except BadCall:
+        raise
+    except Exception as error:
+        told = f"{tries} tries failed; the last" if tries > 1 else "1 try failed"
+        raise Unavailable(f"{told}: {type(error).__name__}: {error}") from error
 
 
 def checked_argument(argument: str, name: str, max_chars: int) -> str | ToolResult:

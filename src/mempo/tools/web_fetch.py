@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import time
-import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-import httpx
-
-from mempo.retrieval.errors import body_head
+from mempo.config.tools import WebPageSettings
+from mempo.http.client import HttpClient
+from mempo.http.errors import RETRIED_STATUSES, HttpError
+from mempo.http.threads import wait_for
+from mempo.http.transport import Reply, Resolver
 from mempo.tools.retrying import BadCall
-from mempo.tools.web_address import Resolver, checked_url, public_addresses
-from mempo.tools.web_errors import WebError, is_retried
-from mempo.tools.web_settings import WebPageSettings
+from mempo.tools.web_address import checked_url, failed_site, public_addresses
 
+USER_AGENT = "mempo"
+CONTENT_TYPES = ("text/html", "application/xhtml+xml", "text/plain")
+"""Pages of other types are refused."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_UNPACKED = ("", "identity", "gzip", "x-gzip", "deflate")
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?([^\s;\"']+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +36,24 @@ class Fetcher:
     """Fetches pages. Safe to use from threads. Proxies named in the environment are not used: they would resolve."""
 
     def __init__(self, settings: WebPageSettings, resolve: Resolver = public_addresses) -> None:
-        self._settings = settings
-        self._resolve = resolve
-        # Addresses are shared by hosts: a connection that was kept could be another host's.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        self._client = httpx.Client(timeout=settings.timeout_s, trust_env=False, limits=limits, follow_redirects=False)
+        self._settings, self._resolve = settings, resolve
+        headers = {
+            "user-agent": USER_AGENT,
+            "accept": ", ".join(CONTENT_TYPES),
+            "accept-encoding": "gzip",
+        }
+        # Many pages at once: how many is for the tool to say.
+        self._http = HttpClient(
+            "web page", "", settings.timeout_s, settings.max_reply_bytes, 1 << 20, headers, resolve=resolve
+        )
 
     def fetch(self, url: str) -> FetchedPage:
         """The page at `url`.
 
         Raises:
             BadCall: what the policy asked for is not to be had: see web_address.py; a status of 4xx, another content
-                type, too long, too many redirects.
-            WebError: the server fails, or does not answer.
+                type, too long, too many redirects; and, after more tries, a site that fails or does not answer.
+            HttpError: the network is down.
         """
         until = time.monotonic() + self._settings.timeout_s
         for _ in range(self._settings.max_redirects + 1):
@@ -55,80 +64,37 @@ class Fetcher:
         raise BadCall(f"more than {self._settings.max_redirects} redirects")
 
     def close(self) -> None:
-        self._client.close()
+        self._http.close()
 
     def _ask(self, url: str, until: float) -> FetchedPage | str:
         """The page, or the address that it redirects to."""
-        parsed, port = checked_url(url, self._settings.ports)
-        failure: httpx.ConnectError | None = None
-        for address in self._resolve(parsed.raw_host.decode("ascii"), port):
-            try:
-                return self._ask_at(parsed, address, until)
-            except httpx.ConnectError as error:
-                if "CERTIFICATE_VERIFY_FAILED" in str(error):
-                    raise BadCall("the site cannot prove that it is the one named") from None
-                failure = error
-            except httpx.TimeoutException:
-                reason = f"no answer within {self._settings.timeout_s:g} s"
-                raise WebError(str(parsed), reason, transient=True) from None
-            except (httpx.HTTPError, zlib.error) as error:
-                raise WebError(str(parsed), f"the connection broke off ({error})", transient=True) from None
-        raise WebError(str(parsed), f"no connection ({failure})", transient=True)
-
-    def _ask_at(self, parsed: httpx.URL, address: str, until: float) -> FetchedPage | str:
-        request = self._client.build_request(
-            "GET",
-            parsed.copy_with(host=address),
-            headers={
-                "host": parsed.netloc.decode("ascii"),
-                "user-agent": self._settings.user_agent,
-                "accept": ", ".join(self._settings.content_types),
-                "accept-encoding": "gzip",
-            },
-            timeout=max(until - time.monotonic(), 0.001),
-            extensions={"sni_hostname": parsed.raw_host.decode("ascii")},
-        )
-        response = self._client.send(request, stream=True)
+        parsed, _ = checked_url(url, self._settings.ports)
         try:
-            status = response.status_code
-            if status in _REDIRECTS and "location" in response.headers:
-                return str(parsed.join(response.headers["location"]))
-            if is_retried(status):
-                head = body_head(next(response.iter_raw(), b""))
-                raise WebError(str(parsed), f"HTTP {status}, first bytes: {head}", transient=True)
-            if not response.is_success:
-                raise BadCall(f"the page cannot be read: HTTP {status}")
-            kind = response.headers.get("content-type", "text/html").partition(";")[0].strip().lower()
-            if kind not in self._settings.content_types:
-                raise BadCall(f"a page of type {ascii(kind)[1:-1]} cannot be read")
-            content = self._content(response, until)
-            return FetchedPage(str(parsed), content, kind, response.charset_encoding)
-        finally:
-            response.close()
+            reply = wait_for(self._http.send("GET", str(parsed), timeout_s=max(until - time.monotonic(), 0.001)))
+        except HttpError as error:
+            if "CERTIFICATE_VERIFY_FAILED" in error.reason:
+                raise BadCall("the site cannot prove that it is the one named") from None
+            raise failed_site(error, self._resolve, self._settings.timeout_s) from None
+        if reply.status in _REDIRECTS and "location" in reply.headers:
+            try:
+                return str(parsed.join(reply.headers["location"]))
+            except Exception:  # whatever a parser makes of it
+                raise BadCall("the page redirects to what is no url") from None
+        return self._page(str(parsed), reply)
 
-    def _content(self, response: httpx.Response, until: float) -> bytes:
-        allowed = self._settings.max_reply_bytes
-        parts, size = list[bytes](), 0
-        for part in _decoded(response, allowed + 1):
-            if time.monotonic() > until:
-                raise httpx.ReadTimeout("the page did not end")
-            parts.append(part)
-            size += len(part)
-            if size > allowed:
-                raise BadCall(f"the page is longer than {allowed} bytes")
-        return b"".join(parts)
-
-
-def _decoded(response: httpx.Response, at_most: int) -> Iterator[bytes]:
-    """The body, decompressed, in pieces of at most `at_most` bytes: a small body may unpack to a very large one."""
-    encoding = response.headers.get("content-encoding", "identity").strip().lower()
-    if encoding in ("identity", ""):
-        yield from response.iter_raw()
-        return
-    if encoding not in ("gzip", "x-gzip"):
-        raise BadCall(f"a page packed as {ascii(encoding)[1:-1]} cannot be read")
-    unpacker = zlib.decompressobj(wbits=31)
-    for part in response.iter_raw():
-        while part and not unpacker.eof:
-            yield unpacker.decompress(part, at_most)
-            part = unpacker.unconsumed_tail
+    def _page(self, url: str, reply: Reply) -> FetchedPage:
+        if reply.status in RETRIED_STATUSES:
+            raise BadCall(f"the site fails: HTTP {reply.status}", transient=True)
+        if not 200 <= reply.status < 300:
+            raise BadCall(f"the page cannot be read: HTTP {reply.status}")
+        header = reply.headers.get("content-type", "text/html")
+        kind = header.partition(";")[0].strip().lower()
+        if kind not in CONTENT_TYPES:
+            raise BadCall(f"a page of type {ascii(kind)[1:-1]} cannot be read")
+        coding = reply.headers.get("content-encoding", "").strip().lower()
+        if coding not in _UNPACKED:
+            raise BadCall(f"a page packed as {ascii(coding)[1:-1]} cannot be read")
+        if reply.is_cut:
+            raise BadCall(f"the page is longer than {self._settings.max_reply_bytes} bytes")
+        charset = _CHARSET.search(header)
+        return FetchedPage(url, reply.body, kind, charset.group(1) if charset else None)

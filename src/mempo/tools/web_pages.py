@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from mempo.config.base import is_import_path
+from mempo.config.tools import WebPageSettings
 from mempo.errors import ConfigError
-from mempo.imports import call_own, is_import_path, load_object
+from mempo.http.client import HttpClient
+from mempo.http.errors import HttpError
+from mempo.http.secrets import key_of
+from mempo.http.threads import wait_for
+from mempo.http.transport import Resolver
+from mempo.imports import call_own, load_own
 from mempo.retrieval.jsonl import valid_text
 from mempo.retrieval.types import Document
 from mempo.tools.retrying import BadCall
-from mempo.tools.web_address import Resolver, checked_url, public_addresses
-from mempo.tools.web_api import WebApi, key_of
-from mempo.tools.web_errors import WebError
+from mempo.tools.web_address import check_host, checked_url, public_addresses
 from mempo.tools.web_fetch import Fetcher
-from mempo.tools.web_settings import WebPageSettings
 from mempo.tools.web_text import document_of, require_extraction
+
+_NO_PAGE = frozenset({400, 404, 410, 422, 451})
 
 
 @runtime_checkable
@@ -47,7 +53,7 @@ class DirectReader:
         self._fetcher = Fetcher(settings, resolve)
 
     def read(self, url: str) -> Document:
-        """See PageReader. Raises BadCall and WebError as `Fetcher.fetch` does."""
+        """See PageReader. Raises BadCall and HttpError as `Fetcher.fetch` does."""
         return document_of(self._fetcher.fetch(url))
 
 
@@ -61,17 +67,23 @@ class ApiReader:
         self._settings = settings
         self._resolve = resolve
         key = key_of(settings.key_variable)
-        self._headers = {"accept": "text/plain"} | ({"authorization": f"Bearer {key}"} if key else {})
-        self._api = WebApi(settings)
+        self._http = HttpClient(
+            "page service",
+            settings.endpoint,
+            settings.timeout_s,
+            settings.max_reply_bytes,
+            headers={"accept": "text/plain"} | ({"authorization": f"Bearer {key}"} if key else {}),
+            secret=key,
+        )
 
     def read(self, url: str) -> Document | None:
-        """See PageReader. Raises BadCall for an address that is not fetched, WebError when the service fails."""
+        """See PageReader. Raises BadCall for an address that is not fetched, HttpError when the service fails."""
         parsed, port = checked_url(url, self._settings.ports)
-        self._resolve(parsed.raw_host.decode("ascii"), port)
+        check_host(parsed, port, self._resolve, self._settings.timeout_s)
         try:
-            reply = self._api.ask("GET", self._settings.endpoint + str(parsed), self._headers)
-        except WebError as error:
-            if error.reason.startswith(("HTTP 404", "HTTP 422", "HTTP 451")):
+            reply = wait_for(self._http.text("GET", self._settings.endpoint + str(parsed)))
+        except HttpError as error:
+            if error.status in _NO_PAGE:
                 return None
             raise
         text = valid_text(reply.decode("utf-8", "replace")).replace("\0", " ").strip()
@@ -90,7 +102,7 @@ def make_reader(settings: WebPageSettings) -> PageReader:
     what = "access.web.reader"
     if not is_import_path(settings.reader):
         raise ConfigError(f"{what}: unknown reader {settings.reader!r}; write direct, api or package.module:factory")
-    made = call_own(f"{what}: {settings.reader}", load_object(settings.reader, what, parameters=0))
+    made = call_own(f"{what}: {settings.reader}", load_own(settings.reader, what))
     if not isinstance(made, PageReader):
         raise ConfigError(f"{what}: {settings.reader} returned a {type(made).__name__} without read(url)")
     return made

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from mempo.config.base import is_import_path
+from mempo.config.tools import WebSearchSettings
 from mempo.errors import ConfigError
-from mempo.imports import call_own, is_import_path, load_object
+from mempo.http.client import HttpClient
+from mempo.http.errors import HttpError
+from mempo.http.secrets import required_key
+from mempo.imports import call_own, load_own
 from mempo.retrieval.jsonl import valid_text
 from mempo.retrieval.types import Document, Hit
-from mempo.tools.web_api import WebApi, required_key, web_json
-from mempo.tools.web_errors import WebError
-from mempo.tools.web_settings import WebSearchSettings
+from mempo.tools.retrying import BadCall
+
+_REFUSED_QUERY = frozenset({400, 413, 414, 422})
 
 
 @runtime_checkable
@@ -41,21 +46,32 @@ class SerperProvider:
 
     def __init__(self, settings: WebSearchSettings) -> None:
         """Raises UserError when the key is not in the environment."""
-        self._endpoint = settings.endpoint
-        self._headers = {
-            "x-api-key": required_key(settings.key_variable, "search.source=web"),
-            "content-type": "application/json",
-        }
-        self._api = WebApi(settings)
+        key = required_key(settings.key_variable, "search.source=web")
+        self._http = HttpClient(
+            "web search",
+            settings.endpoint,
+            settings.timeout_s,
+            settings.max_reply_bytes,
+            headers={"x-api-key": key, "content-type": "application/json"},
+            secret=key,
+        )
 
     def search(self, query: str, count: int) -> list[Document]:
-        """See SearchProvider. Raises WebError."""
-        reply = self._api.ask("POST", self._endpoint, self._headers, {"q": valid_text(query), "num": count})
-        body = web_json(self._endpoint, reply)
-        organic = body.get("organic", []) if isinstance(body, dict) else None
-        if not isinstance(organic, list) or not all(isinstance(item, dict) for item in organic):
-            raise WebError(self._endpoint, 'the reply has no list "organic" of objects', transient=False)
+        """See SearchProvider. Raises BadCall for a query that the service refuses, HttpError when it fails."""
+        try:
+            organic = self._http.ask_now("POST", "", {"q": valid_text(query), "num": count}, _organic)
+        except HttpError as error:
+            if error.status in _REFUSED_QUERY:
+                raise BadCall(f"the search engine refuses this query: HTTP {error.status}") from None
+            raise
         return [_result(item) for item in organic if item.get("link")][:count]
+
+
+def _organic(body: Any) -> list[dict[str, Any]]:
+    organic = body.get("organic", []) if isinstance(body, dict) else None
+    if not isinstance(organic, list) or not all(isinstance(item, dict) for item in organic):
+        raise ValueError('the reply has no list "organic" of objects')
+    return organic
 
 
 def make_provider(settings: WebSearchSettings) -> SearchProvider:
@@ -65,7 +81,7 @@ def make_provider(settings: WebSearchSettings) -> SearchProvider:
     what = "search.web.provider"
     if not is_import_path(settings.provider):
         raise ConfigError(f"{what}: unknown provider {settings.provider!r}; write serper or package.module:factory")
-    made = call_own(f"{what}: {settings.provider}", load_object(settings.provider, what, parameters=0))
+    made = call_own(f"{what}: {settings.provider}", load_own(settings.provider, what))
     if not isinstance(made, SearchProvider):
         raise ConfigError(f"{what}: {settings.provider} returned a {type(made).__name__} without search(query, count)")
     return made

@@ -1,9 +1,9 @@
 """Reinforcement learning: the main loop.
 
-Follow a token: a question (`rollout_jobs`) is rolled out (`run_rollouts`), and judged (`judge_rollouts`): every rollout
-gets one score (`outcome_score`), every note its memory reward (`score_notes`), both become one advantage per generated
-token (`assign_credit`). Then the turns become training rows (`rows_of`), and one optimizer step goes over all rows of a
-batch of questions (`Updater.rl_step`).
+Sample, score, advantages, rows, update: questions are rolled out (`run_rollouts`); every rollout gets a score and every
+note its memory reward (`score_batch`); both become advantages (`batch_advantages`), which are laid out once, on the
+tokens of the training rows (`training_rows`); and an optimizer step goes over all rows of its questions
+(`update_policy`).
 """
 
 from __future__ import annotations
@@ -12,78 +12,32 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from pydantic import Field, model_validator
 from rich.console import Console
 
-from mempo.agent import Agent, DecodingSettings, Job, run_rollouts
-from mempo.credit import CreditSettings, CustomCredit
-from mempo.engine.optimizer import OptimSettings, learning_rate
+from mempo.agent import Agent, run_rollouts
+from mempo.config.rewards import MemorySettings, OutcomeSettings
+from mempo.config.rollout import DecodingSettings
+from mempo.config.train import CreditSettings, RlSettings
+from mempo.engine.optimizer import learning_rate
 from mempo.engine.update import TrainRow, Updater
 from mempo.errors import UserError
 from mempo.interfaces import Sampler, Scorer
-from mempo.loss import LossSettings
 from mempo.question import Question
-from mempo.rewards.memory import MemorySettings
-from mempo.rewards.outcome import CustomScore, OutcomeSettings
+from mempo.rewards.outcome import CustomScore
 from mempo.runs.folder import RunFolder
 from mempo.runs.rollouts import save_rollouts
-from mempo.settings import Settings
-from mempo.train.credit import Credit
-from mempo.train.judge import Judge, judge_rollouts
+from mempo.train.advantages import AdvantageFunction, batch_advantages
+from mempo.train.batch import advantages_by_turn, rollout_jobs, training_rows
 from mempo.train.progress import StageProgress
-from mempo.train.sft import take
+from mempo.train.score_batch import Scoring, score_batch
 from mempo.train.state import Rescue, last_checkpoint, load_optimizer_state, save_state
-from mempo.trajectory import Trajectory, rows_of
 
 SHOWN = ("score", "em", "memory/p_mem", "note_tokens", "turns", "searches", "update/entropy")
 UPDATE_MEASURES = (
     *("loss", "policy", "ratio", "clip_fraction", "k3", "k3_old", "entropy", "grad_norm", "lr"),
     *("padding_share", "prefix_share"),
 )
-
-
-class RlSettings(Settings):
-    """The reinforcement learning stage."""
-
-    steps: int = Field(default=0, ge=0)
-    """Batches of questions; 0 skips the stage."""
-    questions_per_step: int = Field(default=8, ge=1)
-    rollouts_per_question: int = Field(default=16, ge=1)
-    updates_per_step: int = Field(default=1, ge=1)
-    """Optimizer steps per batch of questions, whatever the number of turns and rows; questions are dealt out evenly."""
-    temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    top_p: float = 1.0
-    """Must stay 1: old log-probs are of the whole distribution, so a cut tail makes the ratio of the update wrong."""
-    top_k: int = 0
-    schedule: Literal["auto", "lockstep", "eager"] = "auto"
-    """How rollouts are batched: `lockstep` repeats exactly, `eager` never waits. `auto`: lockstep on CPU."""
-    memory_signal: bool = True
-    """Score the notes and add their credit. Off: outcome alone, whatever `memory` says; evaluation still reports
-    P(mem)."""
-    probe_check_questions: int = Field(default=24, ge=0)
-    """Before the first step, so many questions are asked whether the probe tells a right note from one with a wrong
-    fact and from another question's note; 0: no check."""
-    optim: OptimSettings = OptimSettings()
-    loss: LossSettings = LossSettings()
-    save_every: int = Field(default=20, ge=1)
-    log_rollouts_every: int = Field(default=1, ge=0)
-    """Save the rollouts of every so many steps; 0 saves none."""
-
-    @model_validator(mode="after")
-    def _whole_distribution(self) -> RlSettings:
-        if self.top_p != 1 or self.top_k != 0:
-            raise ValueError(
-                f"rl samples from the whole distribution (top_p {self.top_p:g}, top_k {self.top_k} would bias the "
-                "ratio); leave top_p=1, top_k=0; evaluation may differ"
-            )
-        if self.questions_per_step % self.updates_per_step:
-            raise ValueError(
-                f"questions_per_step {self.questions_per_step} is not a multiple of updates_per_step "
-                f"{self.updates_per_step}; {self.questions_per_step * self.updates_per_step} is"
-            )
-        return self
 
 
 @dataclass(frozen=True)
@@ -101,11 +55,11 @@ class RlSetup:
     credit: CreditSettings
     seed: int
     custom_score: CustomScore | None = None
-    custom_credit: CustomCredit | None = None
+    own_advantages: AdvantageFunction | None = None
     reference: Scorer | None = None
 
-    def judge(self, memory_signal: bool) -> Judge:
-        return Judge(
+    def scoring(self, memory_signal: bool) -> Scoring:
+        return Scoring(
             outcome=self.outcome,
             memory=self.memory,
             credit=self.credit,
@@ -113,7 +67,7 @@ class RlSetup:
             window_tokens=self.updater.policy.window,
             memory_signal=memory_signal,
             custom_score=self.custom_score,
-            custom_credit=self.custom_credit,
+            own_advantages=self.own_advantages,
         )
 
 
@@ -121,11 +75,13 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
     """Run the steps that are left; a resumed run does what an unbroken one would have done.
 
     Raises:
-        UserError: too few questions, or a step in which every rollout was spoiled by infrastructure.
+        UserError: too few questions, or a step in which no rollout counts.
     """
     check_questions(setup.questions, settings)
     updater, policy = setup.updater, setup.updater.policy
-    judge = setup.judge(settings.memory_signal)
+    scoring = setup.scoring(settings.memory_signal)
+    group_size = settings.rollouts_per_question
+    decoding = DecodingSettings(temperature=settings.temperature)
     resumed = last_checkpoint(run, "rl")
     done = load_optimizer_state(resumed, updater.optimizer) if resumed else 0
 
@@ -136,33 +92,56 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
         StageProgress(console, "rl", settings.steps, SHOWN, done) as progress,
         Rescue(save, done, console, lambda: policy.version) as rescue,
     ):
-        for step in range(done, settings.steps):
+        for step in range(done + 1, settings.steps + 1):
             clock = Clock()
-            jobs, questions = rollout_jobs(setup, settings, step)
-            decoding = DecodingSettings(temperature=settings.temperature)
+            jobs, questions = rollout_jobs(
+                setup.questions, setup.seed, step - 1, settings.questions_per_step, settings.rollouts_per_question
+            )
             trajectories = asyncio.run(run_rollouts(setup.agent, setup.sampler, jobs, decoding))
-            refuse_all_errors(trajectories)
             sampled = measures_of(setup.sampler)
             clock.lap("rollout")
 
-            judged = judge_rollouts(
-                judge, questions, trajectories, settings.rollouts_per_question, setup.scorer, setup.reference
-            )
+            scored = score_batch(scoring, questions, trajectories, setup.scorer, setup.reference)
+            batch = scored.counted(group_size, step)
+            advantages = batch_advantages(batch, setup.credit, setup.memory, setup.own_advantages)
             clock.lap("memory_reward")
 
-            lr = learning_rate(settings.optim, step, settings.steps)
-            updates = update_policy(updater, trajectories, judged.credit, settings, lr)
+            rows = training_rows(batch, advantages)
+            updates = update_policy(updater, rows, settings, learning_rate(settings.optim, step - 1, settings.steps))
             clock.lap("update")
 
-            metrics = {**judged.metrics, **updates, **sampled, **clock.seconds}
-            if settings.log_rollouts_every and (step + 1) % settings.log_rollouts_every == 0:
-                save_rollouts(run.rollouts(step + 1), trajectories, judged.credited_facts(), judged.credit.tokens)
-            run.log("rl", step + 1, metrics)
-            progress.step(step + 1, metrics)
-            due = (step + 1) % settings.save_every == 0 or step + 1 == settings.steps
-            if due:
-                save(step + 1)
-            rescue.finished(step + 1, saved=due)
+            metrics = {**scored.metrics, **advantages.metrics, **updates, **sampled, **clock.seconds}
+            if settings.log_rollouts_every and step % settings.log_rollouts_every == 0:
+                facts = scored.facts_with(batch, advantages)
+                save_rollouts(run.rollouts(step), trajectories, facts, advantages_by_turn(rows, len(trajectories)))
+            run.log("rl", step, metrics)
+            progress.step(step, metrics)
+            rescue.finished(step, due=step % settings.save_every == 0 or step == settings.steps)
+
+
+def update_policy(
+    updater: Updater, rows: Sequence[TrainRow], settings: RlSettings, lr: float
+) -> dict[str, float | None]:
+    """`updates_per_step` optimizer steps; all rows of a question are in the same one.
+
+    When no token has any advantage and there is no KL term, the gradient is zero by construction: no step is made, and
+    it is counted. Metrics are means over the steps; where no step says anything about one of `UPDATE_MEASURES` it is
+    None.
+    """
+    share = settings.questions_per_step // settings.updates_per_step * settings.rollouts_per_question
+    results: list[Mapping[str, float]] = []
+    for update in range(settings.updates_per_step):
+        mine = [row for row in rows if row.row.trajectory // share == update]
+        silent = not any(value for row in mine for value in row.advantages)
+        if silent and settings.loss.kl == "none":
+            results.append({"update/skipped": 1.0})
+        else:
+            results.append(updater.rl_step(mine, lr))
+    names = dict.fromkeys(name for result in results for name in result)
+    means = {n: sum(found) / len(found) for n in names if (found := [r[n] for r in results if n in r])}
+    made = len(results) - sum(result["update/skipped"] for result in results)
+    unknown = {f"update/{name}": None for name in UPDATE_MEASURES}
+    return {**unknown, **means, "update/optimizer_steps": made, "rows": float(len(rows))}
 
 
 def measures_of(sampler: Sampler) -> dict[str, float | None]:
@@ -182,70 +161,6 @@ def check_questions(questions: Sequence[Question], settings: RlSettings) -> None
             f"rl.questions_per_step is {settings.questions_per_step} but there are only {len(questions)} training "
             f"questions; bring more, or set rl.questions_per_step={max(len(questions), 1)}"
         )
-
-
-def rollout_jobs(setup: RlSetup, settings: RlSettings, step: int) -> tuple[list[Job], list[Question]]:
-    """`[questions × rollouts]` jobs of a step and the question of each; the same whenever they are asked for.
-
-    The slot is part of the noise key: a question that comes twice in a batch gets two different groups.
-    """
-    count, per_question = settings.questions_per_step, settings.rollouts_per_question
-    batch = take(setup.questions, step * count, count, f"{setup.seed} rl")
-    jobs = [
-        Job(question, rollout, (setup.seed, "rl", step, slot))
-        for slot, question in enumerate(batch)
-        for rollout in range(per_question)
-    ]
-    return jobs, [job.question for job in jobs]
-
-
-def update_policy(
-    updater: Updater, trajectories: Sequence[Trajectory], credit: Credit, settings: RlSettings, lr: float
-) -> dict[str, float | None]:
-    """`updates_per_step` optimizer steps; all rows of a question are in the same one.
-
-    Rollouts spoiled by infrastructure have no rows. When no token has any advantage and there is no KL term, the
-    gradient is zero by construction: no step is made, and it is counted. Metrics are means over the steps; where no
-    step says anything about one of `UPDATE_MEASURES` it is None.
-    """
-    questions = len(trajectories) // settings.rollouts_per_question
-    share = questions // settings.updates_per_step * settings.rollouts_per_question
-    results: list[Mapping[str, float]] = []
-    rows_total = 0
-    for first in range(0, len(trajectories), share):
-        rows = []
-        for i in range(first, first + share):
-            trajectory, advantages = trajectories[i], credit.tokens[i]
-            if trajectory.is_error:
-                continue
-            logprobs = {turn.index: turn.logprobs for turn in trajectory.turns}
-            for row in rows_of(trajectory, i):
-                rows.append(TrainRow(row, row.spread(advantages), row.spread(logprobs)))
-        rows_total += len(rows)
-        silent = not any(value for row in rows for value in row.advantages)
-        if silent and settings.loss.kl == "none":
-            results.append({"update/skipped": 1.0})
-        else:
-            results.append(updater.rl_step(rows, lr))
-    names = dict.fromkeys(name for result in results for name in result)
-    means = {n: sum(found) / len(found) for n in names if (found := [r[n] for r in results if n in r])}
-    made = len(results) - sum(result["update/skipped"] for result in results)
-    unknown = {f"update/{name}": None for name in UPDATE_MEASURES}
-    return {**unknown, **means, "update/optimizer_steps": made, "rows": float(rows_total)}
-
-
-def refuse_all_errors(trajectories: Sequence[Trajectory]) -> None:
-    """A step of nothing but failures teaches nothing and will be followed by another: stop, with the cause."""
-    if trajectories and not any(trajectory.turns or trajectory.is_error for trajectory in trajectories):
-        needed = len(trajectories[0].question_ids)
-        raise UserError(
-            f"no rollout of the step had room for a single turn: the question alone has {needed} tokens; raise "
-            "limits.max_context_tokens or shorten the questions"
-        )
-    if trajectories and all(trajectory.is_error for trajectory in trajectories):
-        first = trajectories[0]
-        cause = first.error or next((turn.tool_error for turn in first.turns if turn.tool_error), "unknown")
-        raise UserError(f"all {len(trajectories)} rollouts of the step failed; the first: {cause}")
 
 
 class Clock:

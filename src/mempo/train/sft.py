@@ -3,51 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 from collections.abc import Callable, Sequence
 
-from pydantic import Field
 from rich.console import Console
 
+from mempo.config.rewards import ProbeSettings
+from mempo.config.train import SftSettings
 from mempo.demos import Demo
 from mempo.engine.model import Policy
-from mempo.engine.optimizer import OptimSettings, learning_rate
+from mempo.engine.optimizer import learning_rate
 from mempo.engine.update import Updater
 from mempo.errors import ConfigError
-from mempo.expert import ExpertSettings
-from mempo.rewards.probe import ProbeSettings, build_probe
+from mempo.rewards.probe import build_probe
 from mempo.runs.folder import RunFolder
-from mempo.settings import Settings
 from mempo.tokens import Codec
+from mempo.train.batch import take
 from mempo.train.progress import StageProgress
-from mempo.train.state import last_checkpoint, load_optimizer_state, save_state
+from mempo.train.state import Rescue, last_checkpoint, load_optimizer_state, save_state
 from mempo.trajectory import Row, Segment, rows_of
 
 RowSource = Callable[[int], Sequence[Row]]
 """`rows_at(step)`: the rows of a step, the same whenever it is asked."""
-
-
-class SftSettings(Settings):
-    """The cold start."""
-
-    steps: int = Field(default=0, ge=0)
-    """Optimizer steps; 0 skips the stage."""
-    batch_rows: int = Field(default=32, ge=1)
-    demos: int = Field(default=500, ge=1)
-    """Episodes of the expert."""
-    rollouts: str | None = None
-    """A folder of `mempo eval` in which a stronger model played the training questions: its right rollouts are the
-    demonstrations, in place of the expert's (docs/data.md)."""
-    full_share: float = Field(default=0.2, ge=0, le=1)
-    """Share of the episodes that are told with the full history, so that it is no foreign text to the policy."""
-    probe_share: float = Field(default=0.2, ge=0, lt=1)
-    """Share of the rows that are probe samples, `[question][note] → answer`: without them the memory signal asks for
-    something the policy has never seen."""
-    lossless_probes: bool = True
-    """Probe samples from episodes with complete notes, whatever `expert.loss` is."""
-    expert: ExpertSettings = ExpertSettings()
-    optim: OptimSettings = OptimSettings(lr=1e-5, warmup_steps=10, schedule="cosine")
-    save_every: int = Field(default=100, ge=1)
 
 
 def probe_row(codec: Codec, demo: Demo, turn_index: int, settings: ProbeSettings) -> Row | None:
@@ -81,29 +57,24 @@ def mixed_batches(rows: Sequence[Row], probes: Sequence[Row], settings: SftSetti
     return rows_at
 
 
-def take(items: Sequence, start: int, count: int, seed: str) -> list:
-    """`count` items from position `start` of an endless sequence of seeded permutations of `items`."""
-    found, orders = [], {}
-    for position in range(start, start + count):
-        epoch, index = divmod(position, len(items))
-        if epoch not in orders:
-            order = list(range(len(items)))
-            random.Random(f"{seed} {epoch}").shuffle(order)
-            orders[epoch] = order
-        found.append(items[orders[epoch][index]])
-    return found
-
-
 def train_sft(policy: Policy, rows_at: RowSource, settings: SftSettings, run: RunFolder, console: Console) -> None:
     """Run the steps that are left and save the last. A resumed run does what an unbroken one would have done."""
     updater = Updater(policy, settings.optim)
     resumed = last_checkpoint(run, "sft")
     done = load_optimizer_state(resumed, updater.optimizer) if resumed else 0
-    with StageProgress(console, "sft", settings.steps, ("loss",), done) as progress:
+
+    def save(step: int) -> object:
+        return save_state(run, "sft", step, policy, updater.optimizer, keep_every=settings.keep_every)
+
+    with (
+        StageProgress(console, "sft", settings.steps, ("loss",), done) as progress,
+        Rescue(save, done, console, lambda: policy.version) as rescue,
+    ):
         for step in range(done, settings.steps):
             lr = learning_rate(settings.optim, step, settings.steps)
             metrics = updater.sft_step(rows_at(step), lr)
             run.log("sft", step + 1, metrics)
             progress.step(step + 1, metrics)
-            if (step + 1) % settings.save_every == 0 or step + 1 == settings.steps:
-                save_state(run, "sft", step + 1, policy, updater.optimizer)
+            every = [settings.save_every, *([settings.keep_every] if settings.keep_every else [])]
+            due = step + 1 == settings.steps or any((step + 1) % n == 0 for n in every)
+            rescue.finished(step + 1, due=due)

@@ -7,22 +7,36 @@ the data position and of the random state that there is. Torch's generator is no
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Literal
 
 import torch
+from pydantic import TypeAdapter
 from rich.console import Console
 from safetensors import SafetensorError
+from typing_extensions import TypedDict
 
 from mempo.engine.model import Policy, save_trained
 from mempo.engine.optimizer import AnyOptimizer, load_optimizer, save_optimizer
 from mempo.errors import UserError
+from mempo.read_files import DamagedFile, read_json, reason
 from mempo.runs.folder import Checkpoint, RunFolder
 
 
-def save_state(run: RunFolder, stage: str, step: int, policy: Policy, optimizer: AnyOptimizer, keep: int = 2) -> Path:
-    """Write a whole checkpoint after `step` steps of `stage`."""
+def save_state(
+    run: RunFolder,
+    stage: str,
+    step: int,
+    policy: Policy,
+    optimizer: AnyOptimizer,
+    keep: int = 2,
+    keep_every: int | None = None,
+) -> Path:
+    """Write a whole checkpoint after `step` steps of `stage`. The newest `keep` stay, and those of every `keep_every`
+    steps."""
 
     def write(folder: Path) -> None:
         save_trained(policy, folder)
@@ -30,7 +44,39 @@ def save_state(run: RunFolder, stage: str, step: int, policy: Policy, optimizer:
         state = {"stage": stage, "step": step, "torch": torch.__version__}
         (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
 
-    return run.save_checkpoint(stage, step, write, keep)
+    with saving(run.path / "checkpoints" / f"{stage}-{step}"):
+        return run.save_checkpoint(stage, step, write, keep, keep_every)
+
+
+@contextmanager
+def saving(target: Path) -> Iterator[None]:
+    """A model folder that cannot be written (a full disk, no permission) is one sentence.
+
+    Raises:
+        UserError: what is wrong; what stood at `target` is as it was, and so are the checkpoints before it.
+    """
+    try:
+        yield
+    except Exception as error:
+        # The tokenizers library reports a full disk as a bare Exception.
+        if not isinstance(error, OSError | SafetensorError) and "os error" not in str(error):
+            raise
+        raise CannotSave(
+            f"{target} cannot be written ({reason(error)}); what was saved before is whole: make room, then --resume "
+            "goes on from there"
+        ) from error
+
+
+class CannotSave(UserError):
+    """A checkpoint could not be written; trying once more would end the same way."""
+
+
+class _State(TypedDict):
+    stage: Literal["sft", "rl"]
+    step: int
+
+
+_STATE = TypeAdapter(_State)
 
 
 def load_optimizer_state(checkpoint: Checkpoint, optimizer: AnyOptimizer) -> int:
@@ -39,17 +85,17 @@ def load_optimizer_state(checkpoint: Checkpoint, optimizer: AnyOptimizer) -> int
     Raises:
         UserError: the checkpoint is not what its name says.
     """
-    remedy = "remove that folder, and --resume goes on from the one before"
-    try:
-        state = json.loads((checkpoint.path / "state.json").read_text("utf-8"))
-        load_optimizer(optimizer, checkpoint.path / "optimizer.safetensors")
-    except (OSError, ValueError, SafetensorError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"checkpoint {checkpoint.path} is damaged ({reason}); {remedy}") from error
+    remedy = f"remove {checkpoint.path}, and --resume goes on from the checkpoint before it"
+    state = read_json(checkpoint.path / "state.json", _STATE, remedy)
     if (state["stage"], state["step"]) != (checkpoint.stage, checkpoint.step):
         found = f"step {state['step']} of {state['stage']}"
         raise UserError(f"{checkpoint.path} holds {found}; it was renamed or damaged: {remedy}")
-    return int(state["step"])
+    file = checkpoint.path / "optimizer.safetensors"
+    try:
+        load_optimizer(optimizer, file)
+    except (OSError, ValueError, LookupError, TypeError, RuntimeError, SafetensorError) as error:
+        raise DamagedFile(f"{file} is damaged ({reason(error)}); {remedy}") from error
+    return state["step"]
 
 
 def last_checkpoint(run: RunFolder, stage: str) -> Checkpoint | None:
@@ -58,7 +104,7 @@ def last_checkpoint(run: RunFolder, stage: str) -> Checkpoint | None:
 
 
 class Rescue:
-    """Saves the steps that are done when a stage fails or is interrupted between two checkpoints.
+    """Saves the steps that are done when a stage fails or is stopped between two checkpoints.
 
     Only whole steps: an update that fails before it has changed a weight (out of memory in a backward pass) leaves
     those of the step before it, which are saved; once weights have changed there is no whole step to save.
@@ -72,10 +118,12 @@ class Rescue:
         self._saved = self._whole = done
         self._weights = version()
 
-    def finished(self, step: int, saved: bool) -> None:
-        """`step` steps are done; `saved`: and in a checkpoint."""
+    def finished(self, step: int, due: bool) -> None:
+        """`step` steps are done; `due`: a checkpoint is written now. Stopped while it is written, it is written on the
+        way out."""
         self._whole, self._weights = step, self._version()
-        if saved:
+        if due:
+            self._save(step)
             self._saved = step
 
     def __enter__(self) -> Rescue:
@@ -84,7 +132,9 @@ class Rescue:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        failed = isinstance(error, Exception | KeyboardInterrupt)
+        failed = isinstance(error, Exception | KeyboardInterrupt) and not isinstance(error, CannotSave)
         if failed and self._whole > self._saved and self._version() == self._weights:
             self._save(self._whole)
-            self._console.print(f"step {self._whole} is saved; --resume goes on from there", highlight=False)
+            self._saved = self._whole
+            if not isinstance(error, KeyboardInterrupt):  # who stops it is told by the command itself
+                self._console.print(f"step {self._whole} is saved; --resume goes on from there", highlight=False)

@@ -14,46 +14,25 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from pydantic import Field, model_validator
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from mempo.config.train import ToySettings
 from mempo.engine.model import Policy, wrap_policy
 from mempo.protocol import TAGS, closing, opening
-from mempo.settings import Settings
 from mempo.tokens import Codec
 from mempo.train.sft import RowSource
 from mempo.trajectory import Row, Segment
 
+HEAD_SIZE = 32
+INIT_RANGE = 0.12
+ROPE_THETA = 100.0
+"""Base of the rotary frequencies: small, because contexts are short."""
+LOOK_BACK = 3.0
+"""How strongly the heads of the first layer begin by looking one, two, three … tokens back."""
+
 # A name, an attribute with its "of", a separator, a line break: each is one piece.
 _PIECES = r"\d+ |[a-z][a-z ]* of |[:;] |\n|[^:;\n]+|[:;]"
-
-
-class ToySettings(Settings):
-    """Shape and warm-up of the toy policy."""
-
-    hidden_size: int = Field(default=64, ge=8)
-    layers: int = Field(default=2, ge=2)
-    heads: int = Field(default=4, ge=1)
-    head_size: int = Field(default=32, ge=4, multiple_of=2)
-    init_range: float = Field(default=0.12, gt=0)
-    rope_theta: float = Field(default=100.0, gt=1)
-    """Base of the rotary frequencies: small, because contexts are short."""
-    look_back: float = Field(default=3.0, ge=0)
-    """How strongly the heads of the first layer begin by looking one, two, three … tokens back; 0: random."""
-    window_tokens: int = Field(default=1024, ge=64)
-    warmup_steps: int = Field(default=200, ge=0)
-    """SFT steps of copying alone; they count among `sft.steps`."""
-    copy_share: float = Field(default=0.3, ge=0, lt=1)
-    """Share of copying rows in the steps that follow."""
-    copy_rows: int = Field(default=64, ge=1)
-    """Rows of a step of copying alone."""
-
-    @model_validator(mode="after")
-    def _heads_divide(self) -> ToySettings:
-        if self.hidden_size % self.heads:
-            raise ValueError(f"toy.hidden_size {self.hidden_size} is no multiple of toy.heads {self.heads}; try 4 or 8")
-        return self
 
 
 def toy_codec(texts: Iterable[str], extra: Sequence[str] = (), actions: Sequence[str] = ()) -> Codec:
@@ -89,39 +68,38 @@ def toy_policy(codec: Codec, settings: ToySettings, seed: int) -> Policy:
         num_hidden_layers=settings.layers,
         num_attention_heads=settings.heads,
         num_key_value_heads=settings.heads,
-        head_dim=settings.head_size,
+        head_dim=HEAD_SIZE,
         attention_bias=True,
-        rope_parameters={"rope_theta": settings.rope_theta, "rope_type": "default"},
+        rope_parameters={"rope_theta": ROPE_THETA, "rope_type": "default"},
         max_position_embeddings=settings.window_tokens,
         tie_word_embeddings=True,
-        initializer_range=settings.init_range,
+        initializer_range=INIT_RANGE,
         eos_token_id=codec.eos_id,
         pad_token_id=codec.tokenizer.pad_token_id,
         bos_token_id=None,
     )
     model = LlamaForCausalLM(config)
     torch.set_rng_state(state)
-    if settings.look_back:
-        _look_back(model, settings)
+    _look_back(model, settings.heads, LOOK_BACK)
     return wrap_policy(model, codec)
 
 
 @torch.no_grad()
-def _look_back(model: LlamaForCausalLM, settings: ToySettings) -> None:
+def _look_back(model: LlamaForCausalLM, heads: int, strength: float) -> None:
     """Let head h of the first layer begin by looking h + 1 tokens back.
 
     To copy, a model must know what stood before each token. Heads that look back are slow to form from nothing; with
     rotary positions two constant biases make one: scores depend on R(n - m) alone, so a query turned back by h + 1
     steps answers best to a key h + 1 tokens earlier. Training goes on from there; nothing is frozen.
     """
-    size, half = settings.head_size, settings.head_size // 2
-    turn = settings.rope_theta ** (-torch.arange(half) * 2 / size)  # radians per token of each pair
-    strength = settings.look_back * (size**0.5 / half) ** 0.5
+    size, half = HEAD_SIZE, HEAD_SIZE // 2
+    turn = ROPE_THETA ** (-torch.arange(half) * 2 / size)  # radians per token of each pair
+    bias = strength * (size**0.5 / half) ** 0.5
     attention: Any = model.model.layers[0].self_attn
-    for head in range(settings.heads):
+    for head in range(heads):
         dims, back = slice(head * size, (head + 1) * size), turn * (head + 1)
-        attention.k_proj.bias[dims] = strength * torch.cat([torch.ones(half), torch.zeros(half)])
-        attention.q_proj.bias[dims] = strength * torch.cat([back.cos(), -back.sin()])
+        attention.k_proj.bias[dims] = bias * torch.cat([torch.ones(half), torch.zeros(half)])
+        attention.q_proj.bias[dims] = bias * torch.cat([back.cos(), -back.sin()])
         attention.q_proj.weight[dims] *= 0.3  # what tokens are matters little at first
         attention.k_proj.weight[dims] *= 0.3
 

@@ -7,8 +7,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mempo.config.base import is_import_path
 from mempo.errors import ConfigError, nearest
-from mempo.imports import call_own, is_import_path, load_object
+from mempo.imports import call_own, load_own
 from mempo.interfaces import World
 from mempo.worlds.atlas import EVERYTHING, TEST_FRACTION, TOY, AtlasWorld, Subset
 from mempo.worlds.maze import MazeWorld
@@ -71,7 +72,7 @@ def make_world(name: str, options: Mapping[str, Any]) -> World:
         ConfigError: an unknown world or option, or a factory that returns something else.
     """
     if is_import_path(name):
-        factory = load_object(name, "data.world")
+        factory = load_own(name, "data.world")
         try:
             inspect.signature(factory).bind(**options)
         except TypeError as error:

@@ -13,8 +13,10 @@ from mempo.engine.update import Updater
 from mempo.protocol import TurnGrammar
 from mempo.question import Question, as_gold
 from mempo.runs.rollouts import load_rollouts
-from mempo.train.judge import Judge, judge_rollouts
+from mempo.train.advantages import batch_advantages
+from mempo.train.batch import advantages_by_turn, training_rows
 from mempo.train.rl import update_policy
+from mempo.train.score_batch import Scoring, score_batch
 from mempo.trajectory import Trajectory
 from tests.cluster.with_verl import scripted
 from tests.cluster.with_verl.run_verl import ROLLOUTS, VerlRun
@@ -30,7 +32,7 @@ class LocalStep:
     trajectories: list[Trajectory]
     facts: list[dict[str, Any]]
     saved_facts: list[dict[str, Any]]
-    outcome: list[float]
+    outcome: list[float | None]
     advantages: Advantages
     saved_advantages: Advantages
     updates: Mapping[str, float | None]
@@ -47,17 +49,20 @@ def first_step(run: VerlRun) -> LocalStep:
     trajectories, lines, saved = load_rollouts(run.folder.rollouts(1), codec, grammar)
     questions = [Question(line["question_id"], line["question"], as_gold(line["gold"])) for line in lines]
     policy, reference = load_policy(config.model, path, codec), load_policy(config.model, path, codec)
-    judge = Judge(config.reward, config.memory, config.credit, codec, policy.window, custom_score=scripted.score)
-    judged = judge_rollouts(judge, questions, trajectories, ROLLOUTS, LocalScorer(policy), LocalScorer(reference))
+    scoring = Scoring(config.reward, config.memory, config.credit, codec, policy.window, custom_score=scripted.score)
+    scored = score_batch(scoring, questions, trajectories, LocalScorer(policy), LocalScorer(reference))
+    batch = scored.counted(ROLLOUTS)
+    advantages = batch_advantages(batch, config.credit, config.memory)
+    rows = training_rows(batch, advantages)
     updater = Updater(policy, config.rl.optim, config.rl.loss, reference)
-    lr = learning_rate(config.rl.optim, 0, config.rl.steps)
-    updates = update_policy(updater, trajectories, judged.credit, config.rl, lr)
+    updates = update_policy(updater, rows, config.rl, learning_rate(config.rl.optim, 0, config.rl.steps))
+    facts = scored.facts_with(batch, advantages)
     return LocalStep(
         trajectories=trajectories,
-        facts=judged.facts,
+        facts=scored.facts,
         saved_facts=lines,
-        outcome=judged.credit.outcome,
-        advantages=judged.credit.tokens,
+        outcome=[fact["advantage"] for fact in facts],
+        advantages=advantages_by_turn(rows, len(trajectories)),
         saved_advantages=saved,
         updates=updates,
         policy=policy,

@@ -24,9 +24,10 @@ from mempo.cluster.verl_keys import listed_keys, unlisted
 from mempo.cluster.verl_learning import KL_TYPES
 from mempo.cluster.verl_text import verl_yaml
 from mempo.config import Config, recipe_names, resolve
-from mempo.engine.optimizer import OptimSettings, learning_rate
+from mempo.config.base import leaves
+from mempo.config.train import OptimSettings
+from mempo.engine.optimizer import learning_rate
 from mempo.loss import kl_estimate
-from mempo.settings import leaves
 
 RECIPES = [name for name in recipe_names() if name.startswith("cluster-")]
 ADDED = (

@@ -107,6 +107,8 @@ def test_turn_counts_from_1_to_7_leave_optimizer_and_schedule_alone(one_rank: Ve
 def test_memory_credit_lies_on_the_tokens_of_notes_and_nowhere_else(local: LocalStep) -> None:
     on_notes = []
     for trajectory, outcome, credit in zip(local.trajectories, local.outcome, local.saved_advantages, strict=True):
+        if outcome is None:  # the rollout does not count
+            continue
         for turn in trajectory.turns:
             memory = [value - outcome for value in credit[turn.index]]
             span = turn.note_span or (0, 0)

@@ -11,7 +11,8 @@ import torch
 from rich.console import Console
 
 from mempo.cluster.convert import convert
-from mempo.engine.model import ModelSettings, load_policy, save_policy
+from mempo.config.engine import ModelSettings
+from mempo.engine.model import load_policy, save_policy
 from tests.cluster.verl_tree import CODEC, logits
 from tests.tiny import tiny_llama
 

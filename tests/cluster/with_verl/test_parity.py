@@ -20,8 +20,10 @@ from mempo.engine.scoring import LocalScorer
 from mempo.engine.update import Updater
 from mempo.errors import UserError
 from mempo.question import Question
-from mempo.train.judge import judge_rollouts
+from mempo.train.advantages import AdvantageBatch, batch_advantages
+from mempo.train.batch import training_rows
 from mempo.train.rl import update_policy
+from mempo.train.score_batch import score_batch
 from tests import tiny
 from tests.cluster.with_verl.one_process import OneProcess, Reply
 
@@ -71,9 +73,15 @@ def own_score(question: Any, trajectory: Any) -> float | None:
     return None if trajectory.answer == "town" else float(len(trajectory.turns)) / 8
 
 
-def own_credit(scores: Sequence[float | None], notes: Sequence[Any]) -> tuple[list[float], list[dict[int, float]]]:
-    outcome = [0.0 if score is None else score - 0.25 for score in scores]
+def own_credit(scores: Sequence[float], notes: Sequence[Any]) -> tuple[list[float], list[dict[int, float]]]:
+    outcome = [score - 0.25 for score in scores]
     return outcome, [{turn: 0.5 + (r or 0.0) for turn, r in by_turn.items()} for by_turn in notes]
+
+
+def own_by_step(batch: AdvantageBatch) -> tuple[list[float], list[dict[int, float]]]:
+    """Weights over the batch."""
+    mean = sum(batch.scores) / len(batch.scores) + 0.01 * batch.step
+    return [score - mean for score in batch.scores], [dict.fromkeys(by_turn, 0.5) for by_turn in batch.notes]
 
 
 def half_a_group(question: str, session: int) -> int | None:
@@ -117,6 +125,7 @@ CASES = {
     "objectives": Case(("memory.probe.objectives=averaged", "reward.score=mean_f1"), gold=[["city", "c"], ["town"]]),
     "forced note": Case(("prompt.force_mem=true", *KL), force_mem=True, ranks=2),
     "own score and credit": Case((f"reward.score={OWN}:own_score", f"credit.function={OWN}:own_credit"), ranks=2),
+    "own advantages of a step": Case((f"reward.score={OWN}:own_score", f"credit.function={OWN}:own_by_step"), ranks=2),
     "temperature": Case(("rl.temperature=0.7", *KL, "rl.updates_per_step=2")),
     "overflow": Case(("limits.max_context_tokens=220", "reward.on_overflow=exclude", *KL), ranks=2),
     "no signal": Case(("rl.memory_signal=false",)),
@@ -164,14 +173,16 @@ def test_both_roads_come_to_the_same(name: str, tmp_path: Path) -> None:
     path = config.model.path or ""
     policy, reference = load_policy(config.model, path), load_policy(config.model, path)
     begun = {key: tensor.clone() for key, tensor in policy.model.state_dict().items()}
-    judge, size = theirs.run.judge, config.rl.rollouts_per_question
-    judged = judge_rollouts(judge, asked, trajectories, size, LocalScorer(policy), LocalScorer(reference))
+    scoring, size = theirs.run.scoring, config.rl.rollouts_per_question
+    scored = score_batch(scoring, asked, trajectories, LocalScorer(policy), LocalScorer(reference))
+    batch = scored.counted(size, theirs.trainer.global_steps)
+    advantages = batch_advantages(batch, scoring.credit, scoring.memory, scoring.own_advantages)
     updater = Updater(policy, config.rl.optim, config.rl.loss, reference)
     updates = update_policy(
-        updater, trajectories, judged.credit, config.rl, learning_rate(config.rl.optim, 0, config.rl.steps)
+        updater, training_rows(batch, advantages), config.rl, learning_rate(config.rl.optim, 0, config.rl.steps)
     )
 
-    for key, value in judged.metrics.items():
+    for key, value in {**scored.metrics, **advantages.metrics}.items():
         found = theirs.metrics.get(f"mempo/{key}")
         assert found == (None if value is None else pytest.approx(value, abs=1e-5, rel=1e-4)), key
     for ours, verls in (("loss", "loss"), ("policy", "pg_loss"), ("k3", "kl_loss"), ("grad_norm", "grad_norm")):

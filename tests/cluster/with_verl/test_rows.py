@@ -16,13 +16,15 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
-from mempo.agent import DecodingSettings, Job, rollout
+from mempo.agent import Job, rollout
 from mempo.cluster.actor_scorer import ActorScorer, spread_over_ranks
 from mempo.cluster.agent_loop import outputs_of, response_start
+from mempo.config.rewards import OutcomeSettings
+from mempo.config.rollout import DecodingSettings
 from mempo.engine.scoring import LocalScorer
 from mempo.interfaces import SamplerError, ScoreRequest
 from mempo.question import Question
-from mempo.rewards.outcome import OutcomeSettings, outcome_score
+from mempo.rewards.outcome import outcome_score
 from mempo.trajectory import Trajectory, rows_of
 from tests import tiny
 
@@ -64,6 +66,12 @@ def test_a_rollout_that_infrastructure_spoiled_has_no_rows() -> None:
     made = played("memory", [TURNS[0], SamplerError("gone")])
     assert made.is_error
     assert outputs_of(QUESTION, made, outcome_score(QUESTION, made, OutcomeSettings()), [7]) == []
+
+
+def test_a_rollout_without_a_score_has_no_rows() -> None:
+    made = played("memory", TURNS)
+    unscored = outcome_score(QUESTION, made, OutcomeSettings(score="own:score"), lambda question, trajectory: None)
+    assert outputs_of(QUESTION, made, unscored, [7]) == []
 
 
 WHOLE = ((5, 6, 7, 8, 9), (5, 6, 9), (7, 6, 5, 8))

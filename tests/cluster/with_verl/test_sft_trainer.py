@@ -13,7 +13,8 @@ from rich.console import Console
 
 from mempo.cluster.convert import convert
 from mempo.cluster.sft_data import write_sft_data
-from mempo.engine.model import ModelSettings, Policy, load_policy
+from mempo.config.engine import ModelSettings
+from mempo.engine.model import Policy, load_policy
 from mempo.engine.optimizer import learning_rate
 from mempo.engine.update import Updater
 from tests.cluster.sft_folder import sft_config

@@ -15,7 +15,7 @@ import random
 import re
 from collections.abc import Sequence
 
-from mempo.expert import ExpertSettings
+from mempo.config.train import ExpertSettings
 from mempo.protocol import closing, opening
 from mempo.question import Question
 from mempo.worlds.maze.layout import DIRECTIONS, OPPOSITE

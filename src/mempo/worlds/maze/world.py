@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from mempo.config.train import ExpertSettings
 from mempo.errors import UserError
-from mempo.expert import ExpertSettings
 from mempo.interfaces import DocumentLike, Tool
 from mempo.question import Question
 from mempo.worlds.maze.explorer import MazeExpert

@@ -1,0 +1,5 @@
+"""`python -m mempo` is `mempo`."""
+
+from mempo.cli import main
+
+main()

@@ -1,0 +1,61 @@
+"""Settings that are gone. Run folders hold every setting of the release that wrote them, so a retired one is read over
+where it has the value that is a constant now; any other value is an error that says what to do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mempo.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Retired:
+    """`constant`: the value that it always has now. `instead`: what to do, where there is something."""
+
+    constant: Any
+    instead: str = ""
+
+
+RETIRED: dict[str, Retired] = {
+    "rl.top_p": Retired(1.0, "RL samples from the whole distribution, a cut tail would bias the ratio; leave top_p=1"),
+    "rl.top_k": Retired(0, "RL samples from the whole distribution, a cut tail would bias the ratio; leave top_k=0"),
+    "model.lora.dropout": Retired(
+        0.0, "with dropout the updated policy is another one than the policy that sampled; leave 0"
+    ),
+    "credit.eps": Retired(1e-6),
+    "sft.expert.open_separator": Retired("; "),
+    "toy.head_size": Retired(32, "toy.layers and toy.hidden_size make the policy larger"),
+    "toy.init_range": Retired(0.12),
+    "toy.rope_theta": Retired(100.0),
+    "toy.look_back": Retired(3.0),
+    "search.max_query_chars": Retired(2000),
+    "access.max_url_chars": Retired(2000),
+    "access.web.content_types": Retired(["text/html", "application/xhtml+xml", "text/plain"]),
+    "access.web.user_agent": Retired("mempo"),
+}
+"""By dotted key."""
+
+
+def without_retired(settings: Mapping[str, Any], origins: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The same settings without retired ones. `origins`: by dotted key, where a value came from.
+
+    Raises:
+        ConfigError: a retired setting with another value than the constant that took its place.
+    """
+    return _without(settings, "", origins or {})
+
+
+def _without(settings: Mapping[str, Any], prefix: str, origins: Mapping[str, str]) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for name, value in settings.items():
+        key = f"{prefix}{name}"
+        if (gone := RETIRED.get(key)) is not None:
+            if value != gone.constant or isinstance(value, bool) != isinstance(gone.constant, bool):
+                instead = f"; {gone.instead}" if gone.instead else ""
+                where = f" [{origins[key]}]" if key in origins else ""
+                raise ConfigError(f"{key} is no setting any more, it is always {gone.constant!r}{instead}{where}")
+        else:
+            kept[name] = _without(value, f"{key}.", origins) if isinstance(value, Mapping) else value
+    return kept

@@ -1,0 +1,241 @@
+"""YAML as people expect it: the core schema of YAML 1.2, one mapping a file, every key once.
+
+PyYAML's parser gives the events; values are made from them here, because its own reader follows YAML 1.1 (`1e-6` is a
+text there, `on` is true, `1:30` is ninety), lets a key stand twice, and follows anchors without end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mempo.errors import ConfigError
+
+MAX_CHARS = 1 << 20
+MAX_DEPTH = 50
+MAX_VALUES = 50_000
+"""Of a document, what anchors stand for counted as often as it is named."""
+
+_INT = re.compile(r"[-+]?[0-9][0-9_]*")
+_BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_BREAKS = frozenset("\x85\u2028\u2029")
+_WORDS = {"": None, "~": None} | {
+    spelled: value
+    for word, value in (("null", None), ("true", True), ("false", False))
+    for spelled in (word, word.capitalize(), word.upper())
+}
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    """The mapping that a file holds.
+
+    Raises:
+        ConfigError: a file that cannot be read as text, or as `load_yaml` does.
+    """
+    try:
+        text = file.read_text("utf-8-sig")  # some editors put a mark before the first character
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read as text ({error})") from error
+    return load_yaml(text, str(file))
+
+
+def load_yaml(text: str, name: str) -> dict[str, Any]:
+    """A mapping; an empty document is an empty one. `name`: of the place, for messages.
+
+    Raises:
+        ConfigError: not YAML (the place is named), a key that stands twice, no mapping, several documents, or more than
+            a configuration can hold.
+    """
+    data = _load(text, name)
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{name} holds a {type(data).__name__}; a configuration is a mapping of keys to values")
+    return data
+
+
+def load_value(text: str) -> Any:
+    """A value of the command line. What does not begin as a list, a mapping or a quoted text does is one word, whatever
+    it holds: a number, true, false, null, or the text as it stands.
+
+    Raises:
+        ConfigError: a number of thousands of digits.
+    """
+    text = text.strip()
+    if text[:1] in ("[", "{", '"', "'"):
+        try:
+            return _load(text, "the value")
+        except ConfigError:
+            return text
+    try:
+        return plain(text) if text else ""
+    except ValueError:
+        raise ConfigError(f"a number of {len(text)} digits") from None
+
+
+def plain(text: str) -> Any:
+    """A scalar without quotes, by the core schema; `1_000` is a number too.
+
+    Raises:
+        ValueError: a number of thousands of digits.
+    """
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INT.fullmatch(text):
+        return int(text)
+    if _BASED.fullmatch(text):
+        return int(text, 0)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    if _SPECIAL.fullmatch(text):
+        return float(text.replace(".", ""))
+    return text
+
+
+def dump_yaml(data: Mapping[str, Any]) -> str:
+    """As `load_yaml` reads it back."""
+    return yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def dump_flow(value: Any) -> str:
+    """One value on one line."""
+    text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, allow_unicode=True, width=10_000)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+class _Dumper(yaml.SafeDumper):
+    """Puts quotes around texts that either version of YAML would take for something else."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_text(self, data: str) -> yaml.ScalarNode:
+        # Line breaks of Unicode stay what they are between double quotes alone.
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style='"' if _BREAKS & set(data) else None)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"^(?:{_FLOAT.pattern})$"), list("-+.0123456789"))
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(f"^(?:{_BASED.pattern})$"), ["0"])
+
+
+# --- from events to values -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Open:
+    """A list or mapping whose end has not come. `key`: that of the value which comes next, once it is known."""
+
+    value: list[Any] | dict[Any, Any]
+    anchor: str | None
+    first: int
+    has_key: bool = False
+    key: Any = None
+
+
+@dataclass
+class _Builder:
+    """Values of one document. `sizes`: how many values an anchor stands for, itself included."""
+
+    name: str
+    anchors: dict[str, Any] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    stack: list[_Open] = field(default_factory=list)
+    count: int = 0
+    root: Any = None
+
+    def refuse(self, event: yaml.Event, fact: str) -> ConfigError:
+        return ConfigError(f"{self.name}, line {event.start_mark.line + 1}: {fact}")
+
+    def read(self, event: yaml.Event) -> None:
+        if isinstance(event, yaml.ScalarEvent):
+            self._refuse_tag(event)
+            first = self.count
+            self._put(event, self._scalar(event), 1)
+            self._remember(event.anchor, self._last, first)
+        elif isinstance(event, yaml.CollectionStartEvent):
+            self._refuse_tag(event)
+            if len(self.stack) >= MAX_DEPTH:
+                raise self.refuse(event, f"more than {MAX_DEPTH} levels of nesting; a configuration has fewer")
+            made: list[Any] | dict[Any, Any] = [] if isinstance(event, yaml.SequenceStartEvent) else {}
+            first = self.count
+            self._put(event, made, 1)
+            self.stack.append(_Open(made, event.anchor, first))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            done = self.stack.pop()
+            self._remember(done.anchor, done.value, done.first)
+        elif isinstance(event, yaml.AliasEvent):
+            if any(part.anchor == event.anchor for part in self.stack):
+                raise self.refuse(event, f"*{event.anchor} stands inside &{event.anchor}: it would hold itself")
+            if event.anchor not in self.anchors:
+                raise self.refuse(event, f"*{event.anchor} names nothing; there is no &{event.anchor} before it")
+            self._put(event, self.anchors[event.anchor], self.sizes[event.anchor])
+
+    def _refuse_tag(self, event: yaml.Event) -> None:
+        if getattr(event, "tag", None) not in (None, "!"):
+            raise ConfigError(
+                f"{self.name} is not valid YAML: line {event.start_mark.line + 1} has the tag {event.tag!r}; a "
+                "configuration holds plain values"
+            )
+
+    def _scalar(self, event: yaml.ScalarEvent) -> Any:
+        if not event.implicit[0] or event.style:
+            return event.value
+        try:
+            return plain(event.value)
+        except ValueError:
+            raise self.refuse(event, f"a number of {len(event.value)} digits") from None
+
+    def _remember(self, anchor: str | None, value: Any, first: int) -> None:
+        if anchor is not None:
+            self.anchors[anchor], self.sizes[anchor] = value, self.count - first
+
+    def _put(self, event: yaml.Event, value: Any, size: int) -> None:
+        self.count += size
+        self._last = value
+        if self.count > MAX_VALUES:
+            raise self.refuse(event, f"more than {MAX_VALUES} values; a configuration has fewer")
+        if not self.stack:
+            self.root = value
+            return
+        top = self.stack[-1]
+        if isinstance(top.value, list):
+            top.value.append(value)
+        elif top.has_key:
+            top.value[top.key], top.has_key = value, False
+        elif isinstance(value, list | dict):
+            raise self.refuse(event, f"a key is one word, not a {type(value).__name__}")
+        elif value == "<<":
+            raise self.refuse(event, "<< is of YAML 1.1; write the keys out, or build on another file with recipe:")
+        elif value in top.value:
+            raise self.refuse(event, f"the key {value!r} stands twice; keep one of the two")
+        else:
+            top.key, top.has_key = value, True
+
+
+def _load(text: str, name: str) -> Any:
+    if len(text) > MAX_CHARS:
+        raise ConfigError(f"{name} has {len(text)} characters; a configuration has at most {MAX_CHARS}")
+    built: _Builder | None = None
+    try:
+        for event in _events(text):
+            if isinstance(event, yaml.DocumentStartEvent):
+                if built is not None:
+                    raise built.refuse(event, "a second document begins; a configuration is one")
+                built = _Builder(name)
+            elif built is not None:
+                built.read(event)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
+    return None if built is None else built.root
+
+
+def _events(text: str) -> Iterator[yaml.Event]:
+    return yaml.parse(text, Loader=yaml.SafeLoader)

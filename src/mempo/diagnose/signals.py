@@ -1,0 +1,92 @@
+"""Every signal on offer, as what it would pay for the notes of a batch; training's own functions make the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mempo.config.rewards import PRESETS, MemorySettings
+from mempo.config.train import CreditSettings
+from mempo.interfaces import Scorer, ScoreRequest
+from mempo.question import Question
+from mempo.train.advantages import AdvantageFunction, batch_advantages
+from mempo.train.score_batch import Scoring, score_batch
+from mempo.trajectory import Trajectory
+
+ByTurn = list[dict[int, float]]
+"""`[rollouts]{turn: advantage}`; turns to which a signal gives nothing are left out."""
+
+MEMORY: dict[str, dict[str, Any]] = {
+    "recommended": {},
+    "original": {"preset": "original"},
+    "no std": {"normalize_std": False},
+    "log ratio": {"reward": "log_ratio"},
+    "against what was seen": {"baseline": "visible"},
+    "against the last note": {"baseline": "previous_note"},
+}
+"""Memory signals by name, as settings of `memory.*`; the probe is the run's."""
+SUMS = (("outcome", "recommended"),)
+"""Signals whose sum is one too."""
+
+
+class Remembering:
+    """A scorer that answers what it was asked before without asking again: most signals ask for the same P."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self._scorer = scorer
+        self._known: dict[ScoreRequest, np.ndarray] = {}
+
+    def score(self, requests: Sequence[ScoreRequest], temperature: float = 1.0) -> list[np.ndarray]:
+        new = [request for request in dict.fromkeys(requests) if request not in self._known]
+        if new:
+            self._known.update(zip(new, self._scorer.score(new, temperature=temperature), strict=True))
+        return [self._known[request] for request in requests]
+
+
+def signals_of(
+    scoring: Scoring, questions: Sequence[Question], trajectories: Sequence[Trajectory], group_size: int, scorer: Scorer
+) -> dict[str, ByTurn]:
+    """What each signal pays for the notes of `[questions × rollouts]`. The outcome pays every turn alike. The run's own
+    settings, those of `scoring`, are among the signals where they are none of those on offer."""
+    remembering = Remembering(scorer)
+
+    def advantages(
+        memory: MemorySettings, credit: CreditSettings, own: AdvantageFunction | None = None
+    ) -> tuple[ByTurn, ByTurn]:
+        """Of the outcome and of memory."""
+        mine = replace(scoring, memory=memory, memory_signal=True)
+        batch = score_batch(mine, questions, trajectories, remembering).counted(group_size)
+        made = batch_advantages(batch, credit, memory, own)
+        outcome: ByTurn = [{} for _ in trajectories]
+        notes: ByTurn = [{} for _ in trajectories]
+        for i, place in enumerate(batch.places):
+            outcome[place] = {turn.index: made.outcome[i] for turn in trajectories[place].turns}
+            notes[place] = made.memory[i]
+        return outcome, notes
+
+    credit = CreditSettings()
+    found: dict[str, ByTurn] = {}
+    for name, memory in _memory_signals(scoring.memory).items():
+        outcome, found[name] = advantages(memory, credit)
+        found.setdefault("outcome", outcome)
+    if scoring.own_advantages is not None:
+        _, found["own function, memory"] = advantages(scoring.memory, credit, scoring.own_advantages)
+    for first, second in SUMS:
+        found[f"{first} + {second}"] = [_sum(a, b) for a, b in zip(found[first], found[second], strict=True)]
+    return found
+
+
+def _memory_signals(run: MemorySettings) -> dict[str, MemorySettings]:
+    """The memory signals on offer with the run's probe, and the run's own."""
+    on_offer = {}
+    for name, keys in MEMORY.items():
+        change = PRESETS[keys["preset"]].get("probe", {}) if "preset" in keys else {}
+        on_offer[name] = MemorySettings(**keys, probe=run.probe.model_copy(update=change))
+    return on_offer if run in on_offer.values() else {**on_offer, "as in the run": run}
+
+
+def _sum(a: Mapping[int, float], b: Mapping[int, float]) -> dict[int, float]:
+    return {turn: value + b.get(turn, 0.0) for turn, value in a.items()}

@@ -1,0 +1,80 @@
+"""The one retry policy: how often, and how long to wait in between."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class RetryPolicy(Protocol):
+    """What `RetrySettings` has: attempts in all, the first wait, which doubles each time, the longest, and the largest
+    share of a wait that is left out at random, so that clients that failed together do not come back together."""
+
+    @property
+    def tries(self) -> int: ...
+
+    @property
+    def backoff_s(self) -> float: ...
+
+    @property
+    def max_backoff_s(self) -> float: ...
+
+    @property
+    def jitter(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class Retry:
+    """A `RetryPolicy` that is no setting."""
+
+    tries: int
+    backoff_s: float = 0.5
+    max_backoff_s: float = 30.0
+    jitter: float = 0.5
+
+
+ONCE = Retry(tries=1)
+
+
+async def retried(attempt: Callable[[], Awaitable[T]], policy: RetryPolicy, failure: type[Exception] = Exception) -> T:
+    """`attempt()` again and again while it raises `failure`; raises the last one.
+
+    An exception may say that another attempt is of no use (`transient` False) or how long to wait (`retry_after_s`).
+    """
+    wait_s = policy.backoff_s
+    for left in range(policy.tries - 1, -1, -1):
+        try:
+            return await attempt()
+        except failure as error:
+            if not left or not getattr(error, "transient", True):
+                raise
+            asked_s = getattr(error, "retry_after_s", None) or 0.0
+        await asyncio.sleep(pause_s(wait_s, asked_s, policy))
+        wait_s *= 2
+    raise AssertionError("unreachable: tries >= 1")
+
+
+def pause_s(backoff_s: float, asked_s: float, policy: RetryPolicy) -> float:
+    """Seconds until the next try: the back-off less a random part, or longer where the server asked for it."""
+    jittered_s = backoff_s * (1 - policy.jitter * random.random())
+    return min(max(jittered_s, asked_s), policy.max_backoff_s)
+
+
+def retry_after_s(header: str | None, now: datetime | None = None) -> float | None:
+    """Seconds to wait, from either form of the Retry-After header; None when there is none or it cannot be read."""
+    text = (header or "").strip()
+    if text.isascii() and text.replace(".", "", 1).isdigit():
+        return float(text)
+    try:
+        until = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    until = until if until.tzinfo else until.replace(tzinfo=UTC)
+    return max(0.0, (until - (now or datetime.now(UTC))).total_seconds())

@@ -1,0 +1,55 @@
+"""Ending on a signal: SIGTERM, which clusters send, does what Ctrl-C does.
+
+The work saves what is done and ends with one line and the conventional exit code; a second signal ends the process at
+once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(KeyboardInterrupt):
+    """The first signal. A `KeyboardInterrupt`, which event loops and libraries pass on to whoever started them."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+@contextlib.contextmanager
+def stoppable(standing: Callable[[], str]) -> Iterator[None]:
+    """Within the block the first SIGINT or SIGTERM raises `Stopped` in the main thread, so that whoever is at work
+    saves what is done; the second has its default effect, at once. A block that was stopped ends the process with 128
+    and the signal's number, and one line that says what `standing()` tells: what is saved and how to go on.
+
+    In another thread, which may not handle signals, nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, _: FrameType | None) -> None:
+        for other in SIGNALS:
+            signal.signal(other, signal.SIG_DFL)
+        raise Stopped(number)
+
+    before = {number: signal.signal(number, stop) for number in SIGNALS}
+    was_stopped = False
+    try:
+        yield
+    except Stopped as stopped:
+        was_stopped = True
+        print(f"mempo: stopped by {stopped}; {standing()}", file=sys.stderr, flush=True)
+        raise SystemExit(128 + stopped.number) from None
+    finally:
+        if not was_stopped:  # else the process is ending, and another signal may still hurry it
+            for number, handler in before.items():
+                signal.signal(number, handler)

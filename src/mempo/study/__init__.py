@@ -1,0 +1,1 @@
+"""Studies: many runs from one file, side by side over seeds."""

@@ -1,0 +1,177 @@
+"""Arms of a study against each other. The unit is the seed, a start of its own that the arms share: pairs are compared.
+
+Several RL seeds on one start are averaged first. Where a study has one seed and several RL seeds, these are the unit:
+then intervals hold the noise of RL on this one start, and nothing of the noise of starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from mempo.evaluate.stats import Comparison, compare_paired, mean_of, question_means, student_interval
+from mempo.study.plan import Task
+from mempo.study.record import Record
+
+Unit = Literal["seeds", "RL seeds"]
+Value = Callable[[Record], float | None]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of a run, in points of a hundred where `percent`."""
+
+    name: str
+    header: str
+    value: Value
+    percent: bool = True
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A measure of an arm over its units; None: no run of it is finished."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+    units: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """An arm from one start; `start` None arms are the starts themselves. `by_measure`: in the study's measures.
+    `against`: the paired difference to the baseline arm, of the measures that are compared."""
+
+    arm: str
+    runs: int
+    by_measure: Mapping[str, Spread]
+    against: Mapping[str, Comparison]
+    cpu_s: float | None
+
+
+@dataclass(frozen=True)
+class Section:
+    """What came of one start."""
+
+    start: str
+    unit: Unit
+    measures: tuple[Measure, ...]
+    compared: tuple[Measure, ...]
+    rows: tuple[Row, ...]
+
+
+def sections(done: Sequence[tuple[Task, Record]], baseline: str) -> list[Section]:
+    """One for each start with a finished arm, in the order of the runs; arms likewise, the start itself first."""
+    starts = {task.key: record for task, record in done if task.arm is None}
+    found = []
+    for name in dict.fromkeys(task.start for task, _ in done if task.arm is not None):
+        runs = [(task, record) for task, record in done if task.start == name and task.arm is not None]
+        began = {task.after: task.seed for task, _ in runs}
+        own = [(seed, starts[key]) for key, seed in began.items() if key in starts]
+        found.append(_section(name, runs, own, baseline))
+    return found
+
+
+def _section(
+    name: str, runs: Sequence[tuple[Task, Record]], starts: Sequence[tuple[int, Record]], baseline: str
+) -> Section:
+    unit: Unit = (
+        "RL seeds" if len({t.seed for t, _ in runs}) == 1 and len({t.rl_seed for t, _ in runs}) > 1 else "seeds"
+    )
+    ks = sorted({k for _, record in runs for k in record["evaluation"]}, key=int)
+    compared = (*(_evaluated(k) for k in ks), *((_mean_em(ks),) if len(ks) > 1 else ()))
+    measures = (*compared, *_SAMPLED)
+    units = {
+        arm: [(_unit_of(task, unit), record) for task, record in runs if task.arm == arm]
+        for arm in dict.fromkeys(task.arm for task, _ in runs if task.arm is not None)
+    }
+    of_starts = [(str(seed), record) for seed, record in starts]
+    rows = [Row("(start)", len(starts), _spreads(of_starts, measures), {}, _cpu(of_starts))] if starts else []
+    for arm, found in units.items():
+        pairs = {}
+        if arm != baseline and baseline in units:
+            pairs = {m.name: compare_runs(_values(units[baseline], m), _values(found, m)) for m in compared}
+        rows.append(Row(arm, len(found), _spreads(found, measures), pairs, _cpu(found)))
+    return Section(name, unit, measures, compared, tuple(rows))
+
+
+def compare_runs(first: Mapping[str, float], second: Mapping[str, float]) -> Comparison:
+    """Second minus first over the units that both have: sign-flip test, and Student's interval in place of the
+    bootstrap's, which is far too narrow for a handful of seeds."""
+    found = compare_paired(first, second)
+    low, high = student_interval([second[unit] - first[unit] for unit in first if unit in second])
+    return Comparison(found.difference, low, high, found.p_value, found.questions, found.better, found.worse)
+
+
+def first_part(curve: Sequence[float | None]) -> float | None:
+    """Mean over the first fifth of a curve, at least one point."""
+    return _mean(curve[: max(1, len(curve) // 5)])
+
+
+def last_part(curve: Sequence[float | None]) -> float | None:
+    """Mean over the last fifth of a curve, at least one point."""
+    return _mean(curve[-max(1, len(curve) // 5) :])
+
+
+def _evaluated(k: str) -> Measure:
+    return Measure(f"em@{k}", f"EM@{k}", lambda record: _em(record, k))
+
+
+def _mean_em(ks: Sequence[str]) -> Measure:
+    def value(record: Record) -> float | None:
+        values = [_em(record, k) for k in ks]
+        return None if None in values else _mean(values)
+
+    return Measure("em", "mean EM", value)
+
+
+def _em(record: Record, k: str) -> float | None:
+    return record["evaluation"].get(k, {}).get("em")
+
+
+def _curve(name: str, part: Callable[[Sequence[float | None]], float | None]) -> Value:
+    return lambda record: part(values) if (values := record.get("curve", {}).get(name)) else None
+
+
+_SAMPLED = (
+    Measure(
+        "right_first",
+        "objectives right, first fifth",
+        lambda r: first_part(list(r.get("objectives_right", {}).values()) or [None]),
+    ),
+    Measure("right_last", "last fifth", lambda r: last_part(list(r.get("objectives_right", {}).values()) or [None])),
+    Measure("format_last", "format, last fifth", _curve("format_ok", last_part)),
+)
+"""Of the rollouts of training; the shares of objectives are of the steps whose rollouts were saved."""
+
+
+def _unit_of(task: Task, unit: Unit) -> str:
+    return str(task.seed if unit == "seeds" else task.rl_seed)
+
+
+def _values(units: Sequence[tuple[str, Record]], measure: Measure) -> dict[str, float]:
+    return question_means((unit, measure.value(record)) for unit, record in units)
+
+
+def _spreads(units: Sequence[tuple[str, Record]], measures: Sequence[Measure]) -> dict[str, Spread]:
+    spreads = {}
+    for measure in measures:
+        values = _values(units, measure)
+        ends = (min(values.values()), max(values.values())) if values else (None, None)
+        spreads[measure.name] = Spread(mean_of(values), *ends, len(values))
+    return spreads
+
+
+def _cpu(units: Sequence[tuple[str, Record]]) -> float | None:
+    return _mean([cpu_seconds(record) for _, record in units])
+
+
+def cpu_seconds(record: Mapping[str, Any]) -> float | None:
+    """CPU seconds of a run that one process made from its beginning to its end; None for others."""
+    return None if record["resumed"] or not record["seconds"] else record["seconds"]["cpu"]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,93 @@
+"""Functions that studies name by import path: a dense outcome, and controls that break the tie of a note and its r.
+
+The controls are the recommended signal with rewards of other notes: what they gain or lose, no content of a note did.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+
+from mempo.config.rewards import MemorySettings
+from mempo.config.train import CreditSettings
+from mempo.question import Question
+from mempo.rewards.outcome import OutcomeSettings
+from mempo.text import exact_match
+from mempo.train.advantages import AdvantageBatch, batch_advantages
+from mempo.train.pools import NoteRewards
+from mempo.trajectory import Trajectory
+
+_SEPARATOR = OutcomeSettings().separator
+Pair = tuple[list[float], list[dict[int, float]]]
+
+
+def shuffled(batch: AdvantageBatch) -> Pair:
+    """`credit=mempo.study.controls:shuffled`: r dealt out anew among the notes of its question and turn."""
+    return _recommended(batch, _dealt(batch, lambda i, turn: (batch.groups[i], turn)))
+
+
+def other_question(batch: AdvantageBatch) -> Pair:
+    """`credit=mempo.study.controls:other_question`: each note has the r of a note of the same turn of another question
+    of the step, where there is one; else it earns nothing."""
+    by_turn: dict[int, dict[int, list[float]]] = {}
+    for group, rewards in zip(batch.groups, batch.notes, strict=True):
+        for turn, r in rewards.items():
+            if r is not None:
+                by_turn.setdefault(turn, {}).setdefault(group, []).append(r)
+    rng = random.Random(f"other question {batch.step}")
+
+    def another(group: int, turn: int) -> float | None:
+        others = [r for other, found in by_turn.get(turn, {}).items() if other != group for r in found]
+        return rng.choice(others) if others else None
+
+    notes = [
+        {turn: None if r is None else another(group, turn) for turn, r in rewards.items()}
+        for group, rewards in zip(batch.groups, batch.notes, strict=True)
+    ]
+    return _recommended(batch, notes)
+
+
+def share_right(question: Question, trajectory: Trajectory) -> float:
+    """`reward=mempo.study.controls:share_right`: the share of objectives whose answer is given, at whatever place."""
+    return answers_given(trajectory.answer, question.objectives)
+
+
+def answers_given(answer: str | None, objectives: Sequence[Sequence[str]]) -> float:
+    """The share of objectives of which an alias is a part of the answer (exact match after normalisation), whichever
+    part; each part counts for one objective. More parts than objectives lower it, so that guessing cannot pay.
+
+    With one objective the answer is one part.
+    """
+    if answer is None or not objectives:
+        return 0.0
+    parts = answer.split(_SEPARATOR) if len(objectives) > 1 else [answer]
+    left, given = [part for part in parts if part.strip()], 0
+    counted = max(len(left), len(objectives))
+    for aliases in objectives:
+        if (place := next((i for i, part in enumerate(left) if exact_match(part, aliases)), None)) is not None:
+            del left[place]
+            given += 1
+    return given / counted
+
+
+def _dealt(batch: AdvantageBatch, pool_of: Callable[[int, int], Hashable]) -> list[NoteRewards]:
+    """The rewards of each pool in another order; notes without one stay without."""
+    pools: dict[Hashable, list[tuple[int, int]]] = {}
+    for i, rewards in enumerate(batch.notes):
+        for turn, r in rewards.items():
+            if r is not None:
+                pools.setdefault(pool_of(i, turn), []).append((i, turn))
+    rng = random.Random(f"shuffled {batch.step}")
+    notes = [dict(rewards) for rewards in batch.notes]
+    for places in pools.values():
+        values = [batch.notes[i][turn] for i, turn in places]
+        rng.shuffle(values)
+        for (i, turn), r in zip(places, values, strict=True):
+            notes[i][turn] = r
+    return list(notes)
+
+
+def _recommended(batch: AdvantageBatch, notes: Sequence[NoteRewards]) -> Pair:
+    made = batch_advantages(replace(batch, notes=list(notes)), CreditSettings(), MemorySettings())
+    return made.outcome, made.memory

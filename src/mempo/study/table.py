@@ -1,0 +1,117 @@
+"""The tables of a study, as rows of text for the terminal and for Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from mempo.evaluate.stats import Comparison
+from mempo.study.compare import Row, Section, Spread
+
+WHAT = (
+    "Means over seeds, (least–most) beside them; EM is greedy on held-out questions, @k of those with k objectives. "
+    "Differences are paired by seed, in points of a hundred, with a 95 % interval (Student's t) and the p of a "
+    "sign-flip test; n is the number of pairs."
+)
+OVER_SEEDS = (
+    "Intervals are over seeds, so they hold the noise of training: data, SFT start and RL. An interval over questions, "
+    "such as mempo compare prints for two runs, holds none of it."
+)
+OVER_RL_SEEDS = (
+    "Intervals are over RL seeds on one start: they hold the noise of RL, and none of that of data and start. An "
+    "interval over questions, such as mempo compare prints for two runs, holds neither."
+)
+FEW = 5
+
+
+def remarks(sections: Sequence[Section]) -> list[str]:
+    """What must be said beside the numbers."""
+    units = {section.unit for section in sections}
+    said = [WHAT] if sections else []
+    said += [text for unit, text in (("seeds", OVER_SEEDS), ("RL seeds", OVER_RL_SEEDS)) if unit in units]
+    fewest = min((row.runs for section in sections for row in section.rows if row.against), default=FEW)
+    if fewest < FEW:
+        said.append(f"Fewer than {FEW} pairs claim nothing: with n pairs no p of a sign-flip test is below 2 / 2^n.")
+    return said
+
+
+def levels(section: Section) -> list[list[str]]:
+    """Header and rows: every arm with its measures."""
+    header = ["arm", "n", *(measure.header for measure in section.measures), "CPU s"]
+    return [header, *(_level(section, row) for row in section.rows)]
+
+
+def differences(section: Section, baseline: str) -> list[list[str]]:
+    """Header and rows: every arm against the baseline; empty where there is nothing to compare."""
+    rows = [row for row in section.rows if any(found.questions for found in row.against.values())]
+    if not rows:
+        return []
+    header = [f"against {baseline}", "n", *(measure.header for measure in section.compared)]
+    return [header, *(_difference(section, row) for row in rows)]
+
+
+def markdown(name: str, sections: Sequence[Section], baseline: str, figures: Sequence[str] = ()) -> str:
+    """The page `tables.md`."""
+    lines = [f"# Study {name}", ""]
+    lines += [f"{text}\n" for text in remarks(sections)] or ["No run is finished yet."]
+    for section in sections:
+        lines += [f"## From start {section.start}", ""]
+        for table in (levels(section), differences(section, baseline)):
+            lines += [*_markdown_table(table), ""] if table else []
+    lines += [f"![{file}]({file})" for file in figures if file.endswith(".png")]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def on_screen(sections: Sequence[Section], baseline: str) -> RenderableType:
+    parts: list[RenderableType] = []
+    for section in sections:
+        parts.append(_screen_table(levels(section), f"from start {section.start}"))
+        if rows := differences(section, baseline):
+            parts.append(_screen_table(rows, ""))
+    return Group(*parts, *(Text(text) for text in remarks(sections)))
+
+
+def _level(section: Section, row: Row) -> list[str]:
+    units = max((spread.units for spread in row.by_measure.values()), default=0)
+    cells = [_spread(row.by_measure[measure.name]) for measure in section.measures]
+    return [row.arm, str(units), *cells, "–" if row.cpu_s is None else f"{row.cpu_s:.0f}"]
+
+
+def _spread(found: Spread) -> str:
+    if found.mean is None or found.low is None or found.high is None:
+        return "–"
+    text = f"{100 * found.mean:.1f}"
+    return text if found.units < 2 else f"{text} ({100 * found.low:.0f}–{100 * found.high:.0f})"
+
+
+def _difference(section: Section, row: Row) -> list[str]:
+    pairs = max(found.questions for found in row.against.values())
+    return [row.arm, str(pairs), *(_compared(row.against[measure.name]) for measure in section.compared)]
+
+
+def _compared(found: Comparison) -> str:
+    if found.difference is None:
+        return "–"
+    text = f"{100 * found.difference:+.1f}"
+    if found.low is not None and found.high is not None:
+        text += f" [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
+    return text if found.p_value is None else f"{text} p {found.p_value:.2g}"
+
+
+def _markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return [lines[0], "|---|" + "---:|" * (len(rows[0]) - 1), *lines[1:]]
+
+
+def _screen_table(rows: Sequence[Sequence[str]], title: str) -> Table:
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for i, name in enumerate(rows[0]):
+        table.add_column(escape(name), justify="right" if i else "left")
+    for row in rows[1:]:
+        table.add_row(*map(escape, row))
+    return table

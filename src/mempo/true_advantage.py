@@ -1,0 +1,331 @@
+"""`mempo diagnose --true-advantage`: how well does each signal tell what a note is worth?
+
+The policy plays groups of rollouts, as a step of RL does. For some of their notes the state they were written in is
+taken up again: other notes are sampled there, and every note is played on from to the end, many times. What such
+rollouts score on average is what the note is worth, and every signal is set against that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+
+from mempo.agent import Agent, Beginning, DecodingSettings, Job, at_once, noise_seed, read_turn
+from mempo.build import advantage_function, custom_score, load_data, make_agent, make_sampler, make_tools
+from mempo.config import Config, resolve
+from mempo.diagnose.numbers import finite
+from mempo.diagnose.signals import signals_of
+from mempo.diagnose.states import State, can_go_on, choose, states_of
+from mempo.diagnose.true_table import page
+from mempo.diagnose.worth import SignalQuality, Worth, ceiling, quality, worths_in_state
+from mempo.engine.model import load_codec, load_policy
+from mempo.engine.scoring import LocalScorer
+from mempo.engine.shared_prefix import SharedForward
+from mempo.errors import UserError
+from mempo.evaluate.runner import EvalSettings, play
+from mempo.evaluation import final_model
+from mempo.interfaces import CohortSampler, Generation, Sampler, SamplerError, SamplingParams, Scorer
+from mempo.protocol import closing
+from mempo.question import Question
+from mempo.runs.files import write_whole
+from mempo.runs.folder import RunFolder
+from mempo.start import start_model
+from mempo.study.controls import answers_given
+from mempo.train.batch import take
+from mempo.train.score_batch import Scoring
+from mempo.trajectory import Trajectory
+
+WorthOf = Literal["score", "share"]
+MOST_IN_FLIGHT = 256
+
+
+@dataclass(frozen=True)
+class TrueAdvantageOptions:
+    """`policy`: `last`, `start` (where SFT ended), an RL step, or the name of a checkpoint. `questions`, and `rollouts`
+    of each (None: as in the run's RL), are what states and signals come from. `states` are looked at; in each `others`
+    notes beside a note, and `continuations` rollouts from every note. `worth`: what counts at their end, the run's
+    score or the share of objectives answered at whatever place."""
+
+    policy: str = "last"
+    questions: int = 8
+    rollouts: int | None = None
+    states: int = 40
+    others: int = 4
+    continuations: int = 8
+    worth: WorthOf = "score"
+    seed: int = 0
+    out: Path | None = None
+
+
+@dataclass(frozen=True)
+class Instrument:
+    """A frozen policy at work, and how its rollouts are scored."""
+
+    agent: Agent
+    sampler: Sampler
+    scorer: Scorer
+    scoring: Scoring
+    decoding: DecodingSettings = field(default_factory=DecodingSettings)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """`signals`: best first. `states`, `notes`: that were judged; `found`: states that the rollouts passed with a note,
+    `siblings` and `continuations`: sampled for them. `unknown`: notes chosen that could not be judged. `ceiling`: about
+    the largest correlation there could be. `differing`, `alike`: notes that made a difference, and that made none."""
+
+    signals: list[SignalQuality]
+    worths: list[Worth]
+    rollouts: int
+    score: float | None
+    found: int
+    states: int
+    notes: int
+    siblings: int
+    continuations: int
+    unknown: int
+    ceiling: float | None
+    differing: int
+    alike: int
+
+
+def diagnose_truth(run: Path, options: TrueAdvantageOptions, console: Console | None = None) -> dict[str, Any]:
+    """Measure the signals of a run and write `true-advantage.json` and `.md`; returns the report.
+
+    Raises:
+        UserError: no run, no such policy, or rollouts that hold no notes to judge.
+    """
+    if not (run / "config.yaml").is_file():
+        raise UserError(f"{run} is no run folder (no config.yaml); give the output folder of mempo train")
+    config = resolve(str(run)).config
+    model = policy_of(run, options.policy)
+    with tempfile.TemporaryDirectory() as work_dir:
+        instrument, questions = _opened(config, model, Path(work_dir))
+        if console is not None:
+            console.print(f"policy {model}", highlight=False, markup=False, soft_wrap=True)
+        measured = measure(instrument, questions, options, options.rollouts or config.rl.rollouts_per_question)
+    report = finite({"policy": Path(model).name, **dataclasses.asdict(options), **dataclasses.asdict(measured)})
+    report["out"] = None
+    out = options.out or run / "diagnosis"
+    write_whole(out / "true-advantage.json", json.dumps(report, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+    write_whole(out / "true-advantage.md", page(run.absolute().name, report))
+    return report
+
+
+def policy_of(run: Path, name: str) -> str:
+    """The model folder of a policy of the run.
+
+    Raises:
+        UserError: it is not there; those that are.
+    """
+    if name == "last":
+        return str(final_model(run))
+    if name == "start":
+        return start_model(str(run))
+    checkpoint = f"rl-{int(name)}" if name.isascii() and name.isdigit() else name
+    known = [found.path.name for found in RunFolder(run).checkpoints()]
+    if checkpoint not in known:
+        raise UserError(
+            f"--step {name}: {run} has no checkpoint {checkpoint}; there are: {', '.join(['last', 'start', *known])}"
+        )
+    return str(run / "checkpoints" / checkpoint)
+
+
+def _opened(config: Config, model: str, work_dir: Path) -> tuple[Instrument, list[Question]]:
+    codec = load_codec(model)
+    data = load_data(config, work_dir)
+    agent = make_agent(config, codec, make_tools(config, data.retriever), data.world)
+    policy = load_policy(config.model, model, codec)
+    forward = SharedForward(policy)
+    instrument = Instrument(
+        agent=agent,
+        sampler=make_sampler(config, policy, forward),
+        scorer=LocalScorer(policy, forward=forward),
+        scoring=Scoring(
+            outcome=config.reward,
+            memory=config.memory.model_copy(update={"full_policy": "actor"}),  # this policy is all there is
+            credit=config.credit,
+            codec=codec,
+            window_tokens=policy.window,
+            custom_score=custom_score(config),
+            own_advantages=advantage_function(config),
+        ),
+        decoding=DecodingSettings(temperature=config.rl.temperature),
+    )
+    return instrument, data.train
+
+
+def measure(
+    instrument: Instrument, questions: Sequence[Question], options: TrueAdvantageOptions, rollouts_each: int
+) -> Measured:
+    """The whole of it, for `options.questions` of the questions with `rollouts_each` rollouts.
+
+    Raises:
+        UserError: no note can be judged.
+    """
+    if rollouts_each < 2:
+        raise UserError(f"signals compare rollouts of one question, so at least 2 are played, not {rollouts_each}")
+    seed = f"{options.seed} true advantage"
+    asked = take(questions, 0, min(options.questions, len(questions)), seed)
+    slots = [(slot, question) for slot, question in enumerate(asked) for _ in range(rollouts_each)]
+    jobs = [Job(question, i, (seed, slot)) for i, (slot, question) in enumerate(slots)]
+    trajectories = _played(instrument, jobs)
+    outcomes = instrument.scoring.outcomes([job.question for job in jobs], trajectories)
+    limit = instrument.agent.limits.max_turn_tokens
+    found = states_of(trajectories, [slot for slot, _ in slots], limit)
+    states = choose(found, options.states, options.others + 1, seed)
+    if not states:
+        raise UserError(
+            f"the {len(trajectories)} rollouts hold no note to judge: no turn after the first wrote one and closed it"
+        )
+    siblings = _siblings(instrument, states, trajectories, options, seed)
+    beginnings = [
+        [*(_of_note(trajectories[note.rollout], note.turn) for note in state.notes), *more]
+        for state, more in zip(states, siblings, strict=True)
+    ]
+    scores = _continued(instrument, [slots[state.notes[0].rollout][1] for state in states], beginnings, options, seed)
+    judged = [
+        (note, worth)
+        for number, state in enumerate(states)
+        for note, worth in zip(state.notes, worths_in_state(number, scores[number], len(state.notes)), strict=True)
+    ]
+    known = [(note, worth) for note, worth in judged if worth is not None]
+    if not known:
+        raise UserError("no rollout that went on from a note could be scored; look at errors of tools and of the score")
+    worths = [worth for _, worth in known]
+    signals = signals_of(
+        instrument.scoring, [question for _, question in slots], trajectories, rollouts_each, instrument.scorer
+    )
+    qualities = [
+        quality(name, [values[note.rollout].get(note.turn, 0.0) for note, _ in known], worths, options.seed)
+        for name, values in signals.items()
+    ]
+    scored = [outcome.score for outcome in outcomes if outcome.score is not None]
+    return Measured(
+        signals=sorted(qualities, key=lambda q: -2.0 if q.pearson.value is None else q.pearson.value, reverse=True),
+        worths=worths,
+        rollouts=len(trajectories),
+        score=sum(scored) / len(scored) if scored else None,
+        found=len(found),
+        states=len({worth.state for worth in worths}),
+        notes=len(known),
+        siblings=sum(map(len, siblings)),
+        continuations=sum(len(found) for state in scores for found in state),
+        unknown=len(judged) - len(known),
+        ceiling=ceiling(worths),
+        differing=sum(worth.differs for worth in worths),
+        alike=sum(worth.is_alike for worth in worths),
+    )
+
+
+def _played(instrument: Instrument, jobs: Sequence[Job]) -> list[Trajectory]:
+    """The jobs rolled out, in their order."""
+    places = {id(job): i for i, job in enumerate(jobs)}
+    done: dict[int, Trajectory] = {}
+    decoding = instrument.decoding
+    settings = EvalSettings(temperature=decoding.temperature, max_in_flight=MOST_IN_FLIGHT)
+    asyncio.run(
+        play(
+            instrument.agent,
+            instrument.sampler,
+            jobs,
+            settings,
+            lambda job, trajectory, seconds: done.__setitem__(places[id(job)], trajectory),
+        )
+    )
+    return [done[i] for i in range(len(jobs))]
+
+
+def _of_note(trajectory: Trajectory, index: int) -> Beginning:
+    """A rollout up to the end of a note."""
+    turn = trajectory.turns[index]
+    assert turn.note_span is not None  # `can_go_on`
+    return Beginning(trajectory.turns[:index], turn.prompt_ids, turn.own_ids[: turn.note_span[1]])
+
+
+def _siblings(
+    instrument: Instrument,
+    states: Sequence[State],
+    trajectories: Sequence[Trajectory],
+    options: TrueAdvantageOptions,
+    seed: str,
+) -> list[list[Beginning]]:
+    """`[states][notes]`: notes sampled in each state, so that every judged one has `others` beside it. Samples that
+    close no note are left out."""
+    agent, decoding = instrument.agent, instrument.decoding
+    limits = agent.limits
+    wanted = [(s, n) for s, state in enumerate(states) for n in range(options.others + 1 - len(state.notes))]
+
+    def sampling(s: int, n: int) -> SamplingParams:
+        _, prompt_ids, forced_ids = states[s].key
+        room = limits.max_context_tokens - len(prompt_ids) - len(forced_ids)
+        return SamplingParams(
+            max_new_tokens=max(1, min(limits.max_turn_tokens, room)),
+            temperature=decoding.temperature,
+            stop=(closing("mem"),),
+            seed=noise_seed(seed, "sibling", s, n),
+        )
+
+    async def one(s: int, n: int) -> Generation | None:
+        _, prompt_ids, forced_ids = states[s].key
+        try:
+            return await instrument.sampler.generate(prompt_ids + forced_ids, sampling(s, n))
+        except SamplerError:
+            return None
+        finally:
+            if cohort is not None:
+                cohort.leave()
+
+    cohort = instrument.sampler if isinstance(instrument.sampler, CohortSampler) else None
+    found: list[list[Beginning]] = [[] for _ in states]
+    for first in range(0, len(wanted), MOST_IN_FLIGHT):
+        part = wanted[first : first + MOST_IN_FLIGHT]
+        if cohort is not None:
+            cohort.enter(len(part))
+        made = asyncio.run(at_once((one(s, n) for s, n in part), in_turn=cohort is None))
+        for (s, _), generation in zip(part, made, strict=True):
+            if generation is None:
+                continue
+            state, note = states[s], states[s].notes[0]
+            _, prompt_ids, forced_ids = state.key
+            turn = read_turn(agent, state.turn, prompt_ids, forced_ids, generation, decoding.temperature or 1.0)
+            if can_go_on(turn, limits.max_turn_tokens) and turn.note_span is not None:
+                before = trajectories[note.rollout].turns[: state.turn]
+                found[s].append(Beginning(before, prompt_ids, turn.own_ids[: turn.note_span[1]]))
+    return found
+
+
+def _continued(
+    instrument: Instrument,
+    questions: Sequence[Question],
+    beginnings: Sequence[Sequence[Beginning]],
+    options: TrueAdvantageOptions,
+    seed: str,
+) -> list[list[list[float]]]:
+    """`[states][notes][rollouts]`: what rollouts that go on from each note come to; `questions` `[states]`. Those that
+    cannot be scored are left out."""
+    jobs = [
+        (s, n, Job(questions[s], c, (seed, "on", s, n), beginning))
+        for s, notes in enumerate(beginnings)
+        for n, beginning in enumerate(notes)
+        for c in range(options.continuations)
+    ]
+    scores: list[list[list[float]]] = [[[] for _ in notes] for notes in beginnings]
+    trajectories = _played(instrument, [job for _, _, job in jobs])
+    outcomes = instrument.scoring.outcomes([job.question for _, _, job in jobs], trajectories)
+    for (s, n, job), trajectory, outcome in zip(jobs, trajectories, outcomes, strict=True):
+        value = outcome.score
+        if options.worth == "share" and value is not None:
+            is_kept = outcome.format_ok or not instrument.scoring.outcome.format_gate
+            value = answers_given(trajectory.answer, job.question.objectives) if is_kept else 0.0
+        if value is not None:
+            scores[s][n].append(value)
+    return scores

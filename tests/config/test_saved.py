@@ -1,0 +1,76 @@
+"""Configurations that an earlier release wrote into its run folders are still read, and such runs are resumed.
+
+`saved/*-0.1.0.yaml` were printed by 0.1.0's `mempo config`, which is what its run folders hold.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mempo.config import completed, resolve
+from mempo.config.base import leaves
+from mempo.config.retired import RETIRED, without_retired
+from mempo.errors import ConfigError, UserError
+from mempo.runs.folder import RunFolder
+
+SAVED = Path(__file__).parent / "saved"
+COMMANDS = {
+    "quickstart-0.1.0.yaml": ("quickstart", ["memory=original", "output=runs/x"]),
+    "cluster-lora-0.1.0.yaml": ("cluster-qwen2.5-1.5b-lora", []),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_saved_configuration_means_what_its_command_means_today(name: str) -> None:
+    source, overrides = COMMANDS[name]
+    assert resolve(str(SAVED / name)).config == resolve(source, overrides).config
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_run_of_an_earlier_release_is_resumed(name: str, tmp_path: Path) -> None:
+    old = yaml.safe_load((SAVED / name).read_text("utf-8"))
+    run = RunFolder(tmp_path / "run")
+    run.begin(old, resume=False)
+    run.log("sft", 1, {"loss": 1.0})
+    source, overrides = COMMANDS[name]
+    run.begin(resolve(source, overrides).plain(), resume=True, completed=completed)
+    with pytest.raises(UserError, match=r"changed: rl\.steps: \d+ → 7"):
+        run.begin(resolve(source, [*overrides, "rl.steps=7"]).plain(), resume=True, completed=completed)
+
+
+def test_every_retired_key_is_in_one_of_the_saved_configurations() -> None:
+    def keys(data: Any, prefix: str = "") -> set[str]:
+        if not isinstance(data, dict):
+            return set()
+        return {f"{prefix}{k}" for k in data}.union(*(keys(v, f"{prefix}{k}.") for k, v in data.items()))
+
+    saved = set().union(*(keys(yaml.safe_load((SAVED / name).read_text("utf-8"))) for name in COMMANDS))
+    assert set(RETIRED) <= saved
+
+
+@pytest.mark.parametrize("key", RETIRED)
+def test_a_retired_key_is_accepted_at_its_constant_alone(key: str) -> None:
+    def layer(value: object) -> dict[str, Any]:
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        assert isinstance(value, dict)
+        return value
+
+    assert key not in dict(leaves(without_retired(layer(RETIRED[key].constant))))
+    with pytest.raises(ConfigError, match=rf"{key.replace('.', '[.]')} is no setting any more.*\[my file\]"):
+        without_retired(layer("another"), {key: "my file"})
+
+
+def test_a_retired_key_on_the_command_line_leaves_its_section_alone() -> None:
+    assert resolve("quickstart", ["rl.top_p=1", "toy.look_back=3"]).config == resolve("quickstart").config
+    with pytest.raises(ConfigError, match=r"leave top_k=0 \[command line\]"):
+        resolve("quickstart", ["rl.top_k=5"])
+
+
+def test_a_retired_key_does_not_take_its_section_with_it() -> None:
+    assert without_retired({"rl": {"top_p": 1, "steps": 3}, "data": {}}) == {"rl": {"steps": 3}, "data": {}}
+    assert without_retired({"toy": {"look_back": 3.0}}) == {"toy": {}}, "toy: {} means a toy, nothing does not"
