@@ -23,6 +23,7 @@ from mempo.config.train import ExpertSettings
 from mempo.demos import plan_of, play
 from mempo.diagnose_run import _grammar as grammar_of_run
 from mempo.engine.model import load_codec, save_policy
+from mempo.gold_plans import planned
 from mempo.imports import load_object
 from mempo.interfaces import Context, Environment, Tool, ToolErrorKind, World
 from mempo.pipeline import train
@@ -172,6 +173,14 @@ def test_the_own_questions_stand_in_the_own_corpus(tmp_path: Path, monkeypatch: 
     for question in found.train:
         for aliases in question.objectives:
             assert any(alias in text for alias in aliases), question.id
+    assert found.retriever is not None
+    agent = make_agent(config, CODEC, make_tools(config, found.retriever))
+    plans = [planned(question, found.retriever, config.search.top_k) for question in found.train]
+    jobs = [Job(question, 0, ()) for question in plans if question is not None]
+    demos = asyncio.run(play(agent, jobs, config.sft.expert))
+    assert len(demos) == 6, "the documents that they name are found"
+    for demo in demos:
+        assert demo.trajectory.answer == "; ".join(aliases[0] for aliases in demo.question.objectives)
 
 
 # --- in a run ------------------------------------------------------------------------------------------------------
@@ -219,7 +228,8 @@ def test_a_run_takes_a_tool_of_ones_own_and_questions_of_ones_own(
     save_policy(tiny_llama(make_codec(), max_position_embeddings=2048), tmp_path / "model")
     given = [f"model.path={tmp_path / 'model'}", f"output={tmp_path / 'run'}", "model.threads=1"]
     tiny = ["limits.max_turn_tokens=12", "limits.max_turns=2", "rl.rollouts_per_question=2", "evaluate.questions=1"]
-    folder = train(resolve("examples/own_data.yaml", [*given, *tiny]), False, quiet())
+    folder = train(resolve("examples/own_data.yaml", [*given, *tiny, "sft.steps=2"]), False, quiet())
+    assert len(metrics(folder, "sft")) == 2
     assert [line["rollouts"] for line in metrics(folder, "rl")] == [6, 6]
     given[1] = f"output={tmp_path / 'with tool'}"
     without_corpus = ["data.corpus=null", "rl.steps=1", *line_of("own_tool")]

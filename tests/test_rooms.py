@@ -44,10 +44,9 @@ FLOORS: list[list[str]] = [
     ],
     ["tools", "engine"],
     ["agent"],
-    ["demos", "evaluate", "train", "diagnose"],
+    ["demos", "gold_plans", "evaluate", "train", "diagnose"],
+    ["view", "build", "expert_rollouts"],
     [
-        "view",
-        "build",
         "cold_start",
         "evaluation",
         "rescoring",

@@ -70,6 +70,7 @@ def demonstrations(config: Config, data: Data, agent: Agent, console: Console) -
     settings, codec = config.sft, agent.renderer.codec
     full = make_agent(config, codec, dict(agent.tools), agent.environment, context="full")
     rng = random.Random(f"{config.seed} full share")
+    questions: list[Question] = []
     if settings.rollouts:
         collected = collect(Path(settings.rollouts), data.train, agent)
         console.print(f"{settings.rollouts}: {collected.line}", highlight=False, markup=False)
@@ -222,8 +223,8 @@ def codec_of_toy(config: Config, data: Data, tools: Mapping[str, Tool] | None = 
     codec = toy_codec([*texts, *(question.text for question in (*data.train, *data.test))], fixed, actions)
     if data.world is None and codec.size > _MOST_PIECES:
         raise UserError(
-            f"the files have {codec.size} different pieces, and a toy has a token for each; a toy is for files of at most "
-            f"{_MOST_PIECES}, such as lines of `attribute of name: value` (docs/data.md); set model.path and toy=null"
+            f"the files have {codec.size} different pieces, and a toy has a token for each; a toy is for files of at "
+            f"most {_MOST_PIECES}, such as lines `attribute of name: value` (docs/data.md); set toy=null and model.path"
         )
     return codec
 

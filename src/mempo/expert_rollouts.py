@@ -97,9 +97,9 @@ def _verdict(trajectory: Trajectory, score: float | None, question: Question | N
         return "failed for infrastructure reasons"
     if question is None:
         return "of other questions"
-    if score is None or score < 1:
-        return "wrong"
-    return "in another format" if format_violations([turn.parsed for turn in trajectory.turns]) else "right"
+    if format_violations([turn.parsed for turn in trajectory.turns]):
+        return "out of format"
+    return "right" if score is not None and score >= 1 else "wrong"
 
 
 def _file_of(folder: Path, name: str) -> Path:

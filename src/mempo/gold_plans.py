@@ -53,7 +53,8 @@ def _document(name: str, retriever: Retriever, top_k: int) -> Document | None:
 def _query(document: Document, question: str, known: str, retriever: Retriever, top_k: int) -> str | None:
     title = document.title.strip()
     named = [title] if title and title.lower() in known.lower() else []
-    for query in dict.fromkeys([*named, question, *([title] if title else [])]):
+    candidates: list[str] = [*named, question, *([title] if title else [])]
+    for query in candidates:
         [hits] = retriever.retrieve([query], top_k)
         if any(hit.document.id == document.id for hit in hits):
             return query

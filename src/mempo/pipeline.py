@@ -148,6 +148,9 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
     if config.start:
         refuse_other_vocabulary(config, data, codec)
     agent = make_agent(config, codec, tools, data.world)  # before the model: it may refuse
+    in_rl = newest is not None and newest.stage == "rl"
+    learns = config.sft.steps and not in_rl and not config.start
+    demonstrated = sft_rows(config, data, agent, console) if learns else None  # before the model: they may be refused
     policy = load_policy(config.model, start, codec) if start else _new_toy(config, codec)
     if config.model.lora and policy.adapter is None:
         policy = add_lora(policy, config.model.lora, config.seed, _lasting(origin))
@@ -162,9 +165,8 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
         console.print(f"resuming after step {step} of {stage}", highlight=False)
     if agent.renderer.difference:
         console.print(f"note: {agent.renderer.difference}", highlight=False, markup=False)
-    in_rl = newest is not None and newest.stage == "rl"
-    if config.sft.steps and not in_rl and not config.start:
-        train_sft(policy, sft_rows(config, data, agent, console), config.sft, run, console)
+    if demonstrated is not None:
+        train_sft(policy, demonstrated, config.sft, run, console)
         if config.rl.steps:
             policy = _adapter_of_rl(config, policy, run)
 

@@ -7,6 +7,7 @@ import csv
 import gzip
 import io
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mempo.data.answers import as_texts
 from mempo.data.errors import QuestionFileError
-from mempo.data.forms import plain_row
+from mempo.data.forms import COLUMNS, plain_row
+from mempo.data.plans import plan_meta
 from mempo.data.questions import load_questions, read_questions
 from mempo.data.rows import question_of
 from mempo.question import Question
@@ -416,3 +420,26 @@ def test_answers_in_a_form_that_cannot_be_read_are_named(tmp_path: Path) -> None
     path = write(tmp_path / "q.jsonl", json.dumps({"question": "Q?", "possible_answers": "[a, b"}))
     with pytest.raises(QuestionFileError, match='"possible_answers" is not JSON'):
         load_questions(path)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=True) | st.sampled_from(["", "a", "[a", "?"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["text", "answer", "Value", "Aliases", "find", "search", "id", "title"]), inner
+        )
+    ),
+    max_leaves=6,
+)
+KEYS = sorted(COLUMNS | {"question", "answer", "answers", "steps", "documents", "supporting_facts", "decomposition"})
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.dictionaries(st.sampled_from(KEYS), JSON, max_size=5), st.booleans())
+def test_any_row_is_a_question_or_one_reason(row: dict[str, Any], plainly: bool) -> None:
+    if plainly:
+        row = {"question": "Q?", "answer": "A"} | {k: v for k, v in row.items() if k not in ("question", "answer")}
+    with suppress(ValueError):
+        question = question_of(plain_row(row)[1], 0)
+        plan_meta(row, question)

@@ -173,7 +173,7 @@ def plain_row(row: Row) -> tuple[str, Row]:
     Raises:
         ValueError: the row is of no known form, its question is encrypted, its answer hidden or not to be read.
     """
-    name, plain = next(((name, found) for name, form in FORMS.items() if (found := form(row)) is not None), ("", row))
+    name, plain = _recognised(row)
     keys = ", ".join(f'"{key}"' for key in list(row)[:12]) or "no keys"
     if not any(key in plain for key in _ASKS):
         raise ValueError(f'has no "question"; it has {keys}; known forms: {KNOWN}')
@@ -189,6 +189,17 @@ def plain_row(row: Row) -> tuple[str, Row]:
     elif (answerable := _truth(plain.get("answerable"))) is not None:
         changed["answerable"] = answerable
     return name, {**plain, **changed}
+
+
+def _recognised(row: Row) -> tuple[str, Row]:
+    for name, form in FORMS.items():
+        try:
+            found = form(row)
+        except (TypeError, KeyError, IndexError, AttributeError) as error:
+            raise ValueError(f"looks like {name} and cannot be read ({type(error).__name__}: {error})") from None
+        if found is not None:
+            return name, found
+    return "", row
 
 
 def _truth(value: Any) -> bool | None:

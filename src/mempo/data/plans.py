@@ -12,35 +12,57 @@ from mempo.retrieval.rows import ID_KEYS
 PLAN_KEYS = ("queries", "finds", "says", "actions", "documents")
 """What `Question.meta` holds of it, each `[objectives][hops]` but `says`, which is `[objectives]`."""
 
-_DOCUMENTS = ("documents", "gold_docs")
-
 
 def plan_meta(row: Mapping[str, Any], question: Question) -> dict[str, Any]:
     """The plan in a row, for the question's `meta`; empty where the row has none.
 
     `steps` is a list of `{"search": query, "find": evidence}`, or one such list per objective; another tag may take the
-    place of `search`. `documents` are ids (or titles) of documents, or objects with an id, in the order of reading them.
+    place of `search`. `documents` are ids (or titles) of documents, or objects with an id, in the order of reading.
+    Other data sets mean something else by these keys: what has no `find`, and what holds no ids, is no plan.
 
     Raises:
-        ValueError: a plan of another shape, with the reason.
+        ValueError: steps that cannot be followed, with the reason.
     """
     found: dict[str, Any] = {}
-    if row.get("steps") is not None and question.gold is not None:
+    if question.gold is None:
+        return found
+    objectives = len(question.objectives)
+    if _has_find(row.get("steps")):
         found |= _steps(row["steps"], question)
-    key = next((key for key in _DOCUMENTS if row.get(key) is not None), None)
-    if key is not None:
-        found["documents"] = [[_named(item, key) for item in part] for part in _nested(row[key], key, question, list)]
-    elif (facts := row.get("supporting_facts")) and len(question.objectives) == 1:
-        titles = facts.get("title") if isinstance(facts, Mapping) else [fact[0] for fact in facts if fact]
-        if titles and all(isinstance(title, str) for title in titles):
-            found["documents"] = [list(dict.fromkeys(titles))]
-    return found
+    for key in ("documents", "gold_docs"):
+        parts = [_ids(part) for part in _nested(row.get(key), list)]
+        if len(parts) == objectives and all(parts):
+            return {**found, "documents": parts}
+    titles = _titles(row.get("supporting_facts"))
+    return {**found, "documents": [titles]} if titles and objectives == 1 else found
+
+
+def _has_find(value: Any) -> bool:
+    """Whether any step says what it finds."""
+    items = [item for part in _nested(value, list) for item in (part if isinstance(part, list) else [part])]
+    return any(isinstance(item, Mapping) and "find" in item for item in items)
+
+
+def _titles(facts: Any) -> list[str]:
+    """Of HotpotQA's `[[title, sentence], …]`, or the hub's `{"title": […]}`."""
+    named = facts.get("title") if isinstance(facts, Mapping) else facts
+    named = named if isinstance(named, list) else []
+    titles = [fact[0] if isinstance(fact, list) and fact else fact for fact in named]
+    texts = [title for title in titles if isinstance(title, str)]
+    return list(dict.fromkeys(texts)) if len(texts) == len(titles) else []
 
 
 def _steps(value: Any, question: Question) -> dict[str, Any]:
     plan: dict[str, list[Any]] = {"queries": [], "finds": [], "actions": []}
-    for part in _nested(value, "steps", question, list):
+    parts = _nested(value, list)
+    if len(parts) != len(question.objectives):
+        raise ValueError(
+            f'"steps" holds {len(parts)} lists for {len(question.objectives)} objectives; give one list per objective'
+        )
+    for part in parts:
         steps = [_step(step) for step in part]
+        if not steps:
+            raise ValueError('"steps" holds an empty list; every objective needs a step')
         for key, values in zip(("actions", "queries", "finds"), zip(*steps, strict=True), strict=True):
             plan[key].append(list(values))
     return {**plan, "says": [aliases[0] for aliases in question.objectives]}
@@ -57,20 +79,19 @@ def _step(value: Any) -> tuple[str, str, str]:
     return action, valid_text(value[action]).strip(), valid_text(value["find"]).strip()
 
 
-def _nested(value: Any, key: str, question: Question, kind: type) -> list[list[Any]]:
+def _nested(value: Any, kind: type) -> list[Any]:
     """A list for each objective; a flat one is that of the only objective."""
-    parts = value if isinstance(value, list) and value and all(isinstance(item, kind) for item in value) else [value]
-    if not all(isinstance(part, list) and part for part in parts):
-        raise ValueError(f'"{key}" must be a list that is not empty, or one per objective')
-    if len(parts) != len(question.objectives):
-        raise ValueError(
-            f'"{key}" holds {len(parts)} lists for {len(question.objectives)} objectives; give one list per objective'
-        )
-    return parts
+    if not isinstance(value, list) or not value:
+        return []
+    return value if all(isinstance(item, kind) for item in value) else [value]
 
 
-def _named(item: Any, key: str) -> str:
-    value = next((item[k] for k in ID_KEYS if k in item), None) if isinstance(item, Mapping) else item
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ValueError(f'"{key}" must hold ids of documents, not {json_name(item)}')
-    return valid_text(str(value))
+def _ids(part: Any) -> list[str]:
+    """Empty where any is no id."""
+    named = [
+        next((item[key] for key in ID_KEYS if key in item), None) if isinstance(item, Mapping) else item
+        for item in (part if isinstance(part, list) else [])
+    ]
+    if not all(isinstance(name, str | int) and not isinstance(name, bool) for name in named):
+        return []
+    return [valid_text(str(name)) for name in named]
