@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,11 +22,18 @@ from mempo.engine.shared_prefix import SharedForward
 from mempo.errors import UserError
 from mempo.evaluate.agents import AgentSpec, agent_specs, instructions
 from mempo.evaluate.breakdown import breakdown_measures, breakdowns
-from mempo.evaluate.compare import Entry, Report, compare
+from mempo.evaluate.compare import Asked, Entry, Report, compare
 from mempo.evaluate.export import FORMATS, pair_texts
 from mempo.evaluate.resume import missing_jobs, play_missing, score_missing_notes
-from mempo.evaluate.runner import EvalSetup
-from mempo.evaluate.store import FREE_KEYS, EvalFolder, refuse_changed_questions, weights_mark, without
+from mempo.evaluate.runner import EvalSettings, EvalSetup
+from mempo.evaluate.store import (
+    FREE_KEYS,
+    EvalFolder,
+    asked_of,
+    refuse_changed_questions,
+    weights_mark,
+    without,
+)
 from mempo.evaluate.summary import by_objectives, summarise
 from mempo.evaluate.table import report_table, scores_table
 from mempo.interfaces import Sampler, Scorer
@@ -207,8 +215,10 @@ def _evaluate(
             missing += len(jobs)
             if lines:
                 console.print(_found(spec, lines, len(jobs)), highlight=False, markup=False)
+        for note in _greedy_note(settings) if missing else ():
+            console.print(note, highlight=False, markup=False)
         agents = agents_of(config, specs, opened, data)
-        folder.begin(resolved.plain(), identity, specs, completed)
+        folder.begin(resolved.plain(), identity, specs, _asked(questions, settings), completed)
         sampler, scorer = opened.load()
         _record(folder, opened)
         try:
@@ -246,6 +256,10 @@ def _test_questions(data: Data) -> list[Question]:
     return data.test
 
 
+def _asked(questions: Sequence[Question], settings: EvalSettings) -> Asked:
+    return Asked(Counter(len(question.objectives) for question in questions), settings.rollouts_per_question)
+
+
 def _found(spec: AgentSpec, lines: dict[Any, dict[str, Any]], missing: int) -> str:
     errors = sum(bool(line["is_error"]) for line in lines.values())
     spoiled = f", {errors} of them spoiled by infrastructure (--retry-errors plays them again)" if errors else ""
@@ -255,10 +269,13 @@ def _found(spec: AgentSpec, lines: dict[Any, dict[str, Any]], missing: int) -> s
 def _report(folder: EvalFolder, names: Sequence[str], config: Config, console: Console) -> dict[int, dict[str, Any]]:
     """Write measures and tables of everything in the folder, print the table."""
     agents = folder.agents()
-    entries = {name: Entry(str(agents[name]["name"]), list(folder.lines(name).values())) for name in agents}
+    entries = {
+        name: Entry(str(agent["name"]), list(folder.lines(name).values()), asked_of(agent))
+        for name, agent in agents.items()
+    }
     entries = {name: entry for name, entry in entries.items() if entry.lines}
-    measures = {entry.label: measures_by_objectives(entry.lines) for entry in entries.values()}
-    report = compare(list(entries.values()), seed=config.seed)
+    measures = {entry.label: measures_by_objectives(entry) for entry in entries.values()}
+    report = compare(list(entries.values()), seed=config.seed, notes=table_notes(folder, config.evaluate))
     parts = breakdowns(list(entries.values()), seed=config.seed)
     write_whole(folder.path / "evaluation.json", json.dumps(measures, indent=1) + "\n")
     write_tables(report, folder.path / "tables", parts=parts)
@@ -281,13 +298,32 @@ def title_of(config: Config) -> str:
     return f"k objectives, mean over n questions [95 % interval], {decoding}{many}, seed {config.seed}"
 
 
-def measures_by_objectives(lines: Sequence[Mapping[str, Any]], more: Sequence[str] = ()) -> dict[int, dict[str, Any]]:
+def measures_by_objectives(entry: Entry, more: Sequence[str] = ()) -> dict[int, dict[str, Any]]:
     """The measures of an agent for `evaluation.json` and `scores.json`, those of parts of the questions under `by`."""
     found = {}
-    for k, chosen in by_objectives(lines).items():
+    for k, chosen in by_objectives(entry.lines).items():
         parts = breakdown_measures(chosen)
-        found[k] = summarise(chosen, more) | ({"by": parts} if parts else {})
+        found[k] = summarise(chosen, more, entry.asked.samples) | ({"by": parts} if parts else {})
     return found
+
+
+def table_notes(folder: EvalFolder, settings: EvalSettings) -> list[str]:
+    """What a reader of the table must know of how its rollouts were sampled. What is peculiar to a model server stands
+    in its record of capabilities, under `notes`."""
+    capabilities = folder.server_record().get("capabilities")
+    notes = capabilities.get("notes") if isinstance(capabilities, Mapping) else None
+    return [*_greedy_note(settings), *map(str, notes or ())]
+
+
+def _greedy_note(settings: EvalSettings) -> list[str]:
+    """Said and not refused: tools and servers may differ from one call to the next, and somebody may want to know."""
+    samples = settings.rollouts_per_question
+    if samples == 1 or settings.temperature > 0:
+        return []
+    return [
+        f"decoding is greedy (evaluate.temperature 0): the {samples} samples of a question differ only where tools or "
+        "the server do; ask for one sample, or set a temperature"
+    ]
 
 
 def print_report(

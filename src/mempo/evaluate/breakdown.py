@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mempo.evaluate.compare import Entry, Report, compare
-from mempo.evaluate.summary import is_sound, mean_of, means_of
+from mempo.evaluate.stats import mean_of
+from mempo.evaluate.summary import is_sound, means_of, scored_questions
 from mempo.question import Question
 
 KEYS = ("data_source", "type", "level")
@@ -57,10 +58,16 @@ def breakdown_measures(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str
 
 
 def _measures(lines: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    counts = {"questions": float(len({line["question_id"] for line in lines})), "rollouts": float(len(lines))}
-    errors = float(sum(not is_sound(line) for line in lines))
-    means = {name: mean_of(found) for name, found in means_of(lines, SHOWN).items()}
-    return {**counts, "errors": errors, **means}
+    means = means_of(lines, SHOWN)
+    counts = {
+        "questions": len({line["question_id"] for line in lines}),
+        "scored_questions": scored_questions(lines, means),
+        "rollouts": len(lines),
+        "errors": sum(not is_sound(line) for line in lines),
+    }
+    return {name: float(count) for name, count in counts.items()} | {
+        name: mean_of(found) for name, found in means.items()
+    }
 
 
 def _with_value(lines: Sequence[Mapping[str, Any]], key: str, value: str) -> list[Mapping[str, Any]]:

@@ -4,7 +4,7 @@
 |---|---|
 | config.yaml | the resolved configuration |
 | identity.json | what was evaluated: the policy and its weights, the corpus |
-| agents.json | by rollout file: name, context and grammar of the agent |
+| agents.json | by rollout file: name, context and grammar of the agent, and how much it was asked for |
 | rollouts/AGENT.jsonl | a line a rollout, appended as it ends; AGENT.tokens beside it has the token arrays |
 | rollouts/AGENT.notes.jsonl | the memory reward of each rollout's notes, where the policy could be asked |
 | rollouts/AGENT.judge.jsonl | verdicts of a judge (`mempo score --judge`) |
@@ -30,6 +30,7 @@ import yaml
 
 from mempo.errors import UserError
 from mempo.evaluate.agents import AgentSpec
+from mempo.evaluate.compare import Asked
 from mempo.evaluate.saved import read_rollouts
 from mempo.question import Question
 from mempo.runs.append import Key
@@ -117,13 +118,26 @@ class EvalFolder:
         config: Mapping[str, Any],
         identity: Mapping[str, Any],
         specs: Sequence[AgentSpec],
+        asked: Asked,
         completed: Completed | None = None,
     ) -> None:
-        """Write what is evaluated, or go on with it. Raises as `refuse_changes` does."""
+        """Write what is evaluated, or go on with it. `asked`: of every agent in `specs`; what was asked for before is
+        kept where it is more. Raises as `refuse_changes` does."""
         self.refuse_changes(config, identity, completed)
         text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
         write_whole(self.path / "identity.json", json.dumps(dict(identity), indent=1) + "\n")
-        known = self.agents() | {spec.file_name: asdict(spec) for spec in specs}
+        known = self.agents()
+        for spec in specs:
+            before = asked_of(known.get(spec.file_name, {}))
+            counts = {
+                k: max(asked.questions.get(k, 0), before.questions.get(k, 0))
+                for k in {*asked.questions, *before.questions}
+            }
+            record = {
+                "samples": max(asked.samples or 1, before.samples or 1),
+                "questions": dict(sorted(counts.items())),
+            }
+            known[spec.file_name] = asdict(spec) | {"asked": record}
         write_whole(self.path / "agents.json", json.dumps(known, indent=1) + "\n")
         write_whole(self.path / "config.yaml", text)  # last: with it the folder holds an evaluation
 
@@ -131,6 +145,12 @@ class EvalFolder:
         """`{file name: agent}`, in the order in which they were first evaluated."""
         file = self.path / "agents.json"
         return json.loads(file.read_text("utf-8")) if file.is_file() else {}
+
+    def server_record(self) -> dict[str, Any]:
+        """What a model server can do and was asked, empty where there was none."""
+        file = self.path / "server.json"
+        found = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+        return found if isinstance(found, dict) else {}
 
     def rollouts(self, file_name: str) -> Path:
         return self.path / "rollouts" / f"{file_name}.jsonl"
@@ -141,6 +161,14 @@ class EvalFolder:
     def lines(self, file_name: str) -> dict[Key, dict[str, Any]]:
         """The rollouts of an agent without their tokens, with their notes' rewards and a judge's verdicts."""
         return read_rollouts(self.rollouts(file_name))
+
+
+def asked_of(agent: Mapping[str, Any]) -> Asked:
+    """What an agent of `agents.json` was asked for; evaluations of earlier versions do not say."""
+    record = agent.get("asked")
+    if not isinstance(record, Mapping):
+        return Asked()
+    return Asked({int(k): int(n) for k, n in record["questions"].items()}, int(record["samples"]))
 
 
 def refuse_changed_questions(lines: Mapping[Key, Mapping[str, Any]], questions: Sequence[Question], file: Path) -> None:

@@ -114,6 +114,9 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "asearcher": ("em", "cem", "f1", "reward"),
 }
 
+SUMMED = frozenset(f"mem1/{measure}" for measure in MEASURES["mem1"])
+"""Measures that are summed over the objectives, so that they lie between 0 and k."""
+
 
 def variant_scores(
     name: str, answer: str | None, objectives: Objectives, meta: Mapping[str, Any] | None = None
