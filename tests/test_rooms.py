@@ -19,6 +19,7 @@ FLOORS: list[list[str]] = [
         "settings",
         "question",
         "protocol",
+        "agent_rules",
         "trajectory",
         "expert",
         "interfaces",
@@ -42,7 +43,19 @@ FLOORS: list[list[str]] = [
     ["tools", "engine"],
     ["agent"],
     ["demos", "evaluate", "train", "diagnose", "cluster_settings"],
-    ["view", "config", "build", "cold_start", "evaluation", "rescoring", "pipeline", "diagnose_run", "cluster", "cli"],
+    [
+        "view",
+        "config",
+        "prompt_date",
+        "build",
+        "cold_start",
+        "evaluation",
+        "rescoring",
+        "pipeline",
+        "diagnose_run",
+        "cluster",
+        "cli",
+    ],
 ]
 PLACE = {room: (floor, n) for floor, rooms in enumerate(FLOORS) for n, room in enumerate(rooms)}
 

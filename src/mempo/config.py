@@ -16,6 +16,7 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from mempo.agent import LimitSettings
+from mempo.agent_rules import contradiction
 from mempo.cluster_settings import ClusterSettings
 from mempo.context import is_known_context
 from mempo.credit import CreditSettings
@@ -271,6 +272,7 @@ def check(config: Config) -> None:
             "sft.steps is set but there is nothing to learn from; set data.world or data.train, or sft.steps=0"
         )
     agent_specs(config.evaluate.agents, config.agent.notes, config.agent.first_note)  # raises for an unknown name
+    _check_agent(config)
     separator = config.reward.separator
     for key, joiner in (("sft.expert.joiner", sft.expert.joiner), ("memory.probe.joiner", config.memory.probe.joiner)):
         if joiner.strip() != separator.strip():
@@ -283,6 +285,20 @@ def check(config: Config) -> None:
             f"limits.min_turn_tokens {limits.min_turn_tokens} leaves no room for a prompt in "
             f"limits.max_context_tokens {limits.max_context_tokens}"
         )
+
+
+def _check_agent(config: Config) -> None:
+    agent, limits = config.agent, config.limits
+    found = contradiction(
+        agent.notes,
+        agent.first_note,
+        force_mem=config.prompt.force_mem,
+        max_turns=limits.max_turns,
+        max_turn_tokens=limits.max_turn_tokens,
+        max_note_tokens=limits.max_note_tokens,
+    )
+    if found:
+        raise ConfigError(found)
 
 
 def _refuse_idle_signal(config: Config) -> None:

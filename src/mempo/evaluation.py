@@ -7,7 +7,7 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,9 @@ from mempo.evaluate.store import (
 from mempo.evaluate.summary import by_objectives, summarise
 from mempo.evaluate.table import report_table, scores_table
 from mempo.interfaces import Sampler, Scorer
+from mempo.prompt_date import with_saved_date, with_todays_date
 from mempo.question import Question
-from mempo.render import PromptSettings
+from mempo.render import PromptSettings, Renderer, prompt_probe
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
 from mempo.tokens import Codec
@@ -150,8 +151,9 @@ def _served(config: Config, console: Console) -> Opened:
 
 def specs_of(config: Config) -> list[AgentSpec]:
     """The agents to compare; without `evaluate.agents` the configuration's own."""
-    names = config.evaluate.agents or (config.agent.context,)
-    return agent_specs(names, config.agent.notes, config.agent.first_note)
+    agent = config.agent
+    names = config.evaluate.agents or (agent.context,)
+    return agent_specs(names, agent.notes, agent.first_note, agent.context)
 
 
 def agent_config(config: Config, spec: AgentSpec, prompt: PromptSettings) -> Config:
@@ -196,7 +198,11 @@ def _into(
 def _evaluate(
     resolved: Resolved, opened: Opened, folder: EvalFolder, console: Console, retry_errors: bool
 ) -> dict[int, dict[str, Any]]:
+    resolved = with_saved_date(resolved, folder.path)
+    if not folder.exists():
+        resolved = with_todays_date(resolved, opened.codec)
     config = resolved.config
+    opened = replace(opened, prompt=opened.prompt.model_copy(update={"date": config.prompt.date}))
     settings, specs = config.evaluate, specs_of(config)
     check_window(config, opened.window)
     with folder.locked(), tempfile.TemporaryDirectory() as work:
@@ -206,7 +212,9 @@ def _evaluate(
             console.print(remark, highlight=False, markup=False)
         corpus = getattr(data.retriever, "corpus", None)
         identity = opened.identity | ({"corpus": corpus.sha256} if corpus is not None else {})
+        identity["prompt"] = prompt_probe(Renderer(opened.codec, opened.prompt))
         folder.refuse_changes(resolved.plain(), identity, completed)
+        folder.refuse_other_agents(specs)
         missing = 0
         for spec in specs:
             lines = folder.lines(spec.file_name)

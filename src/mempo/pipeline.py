@@ -40,6 +40,8 @@ from mempo.engine.vllm_engine import require_vllm
 from mempo.errors import UserError
 from mempo.evaluate.runner import EvalResult, EvalSetup, evaluate
 from mempo.evaluate.table import ByObjectives, evaluation_table
+from mempo.prompt_date import with_saved_date, with_todays_date
+from mempo.render import Renderer, prompt_probe
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
 from mempo.tokens import Codec
@@ -61,6 +63,7 @@ def train(resolved: Resolved, resume: bool, console: Console) -> Path:
             nothing left to do.
     """
     run = RunFolder(Path(resolved.config.output))
+    resolved = with_saved_date(resolved, run.path)
     run.check(resolved.plain(), resume, completed)
     if resume and (run.path / "final").is_dir():
         raise UserError(
@@ -97,12 +100,15 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
         console.print(remark, highlight=False, markup=False)
 
     codec = codec or codec_of_toy(config, data)
+    if not resume:
+        resolved = with_todays_date(resolved, codec)
+        config = resolved.config
     agent = make_agent(config, codec, make_tools(config, data.retriever), data.world)  # before the model: it may refuse
     policy = load_policy(config.model, start, codec) if start else _new_toy(config, codec)
     if config.model.lora and policy.adapter is None:
         policy = add_lora(policy, config.model.lora, config.seed, _lasting(config.model.path))
     run.begin(resolved.plain(), resume, completed)  # not earlier: a start that failed leaves nothing to resume
-    run.refuse_other_data(fingerprints(data), resume)
+    run.refuse_other_data(fingerprints(data, agent.renderer), resume)
     if resume:
         stage, step = (newest.stage, newest.step) if newest else (STAGES[0], 0)
         run.forget_after(stage, step, STAGES)
@@ -157,9 +163,9 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
     return run.path
 
 
-def fingerprints(data: Data) -> dict[str, str]:
-    """What the questions and the corpus are, so that a resumed run cannot go on with others."""
-    found = {}
+def fingerprints(data: Data, renderer: Renderer) -> dict[str, str]:
+    """What the questions, the corpus and the prompts are, so that a resumed run cannot go on with others."""
+    found = {"the prompt around questions (chat template, tokenizer or date)": prompt_probe(renderer)["ids"]}
     for name, questions in (("training questions", data.train), ("test questions", data.test)):
         text = json.dumps([(q.id, q.text, q.gold, q.probe) for q in questions])
         found[name] = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -3,7 +3,7 @@
 | file | what |
 |---|---|
 | config.yaml | the resolved configuration |
-| identity.json | what was evaluated: the policy and its weights, the corpus |
+| identity.json | what was evaluated: the policy and its weights, the corpus, how a fixed question is rendered |
 | agents.json | by rollout file: name, context and grammar of the agent, and how much it was asked for |
 | rollouts/AGENT.jsonl | a line a rollout, appended as it ends; AGENT.tokens beside it has the token arrays |
 | rollouts/AGENT.notes.jsonl | the memory reward of each rollout's notes, where the policy could be asked |
@@ -23,6 +23,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -106,12 +107,26 @@ class EvalFolder:
         if completed is not None:
             old_config = completed(old_config)
         changed = changed_keys(without(old_config, FREE_KEYS), without(config, FREE_KEYS))
-        changed += changed_keys(old_identity, dict(identity))
+        changed += changed_keys(without(old_identity, ("prompt",)), without(identity, ("prompt",)))
+        changed += prompt_changes(old_identity.get("prompt"), identity.get("prompt"))
         if changed:
             raise UserError(
                 f"{self.path} holds an evaluation that was made otherwise; choose another --out, or put back: "
                 + "; ".join(changed)
             )
+
+    def refuse_other_agents(self, specs: Sequence[AgentSpec]) -> None:
+        """Raises UserError: the folder holds rollouts of an agent with one of these names that plays otherwise, which
+        an earlier release may have made of the same configuration."""
+        known = self.agents()
+        for spec in specs:
+            before = {key: known.get(spec.file_name, {}).get(key) for key in asdict(spec)}
+            changed = changed_keys(before, asdict(spec)) if spec.file_name in known else []
+            if changed:
+                raise UserError(
+                    f"{self.path} holds rollouts of an agent {spec.name} that plays otherwise ({'; '.join(changed)}); "
+                    "choose another --out"
+                )
 
     def begin(
         self,
@@ -161,6 +176,19 @@ class EvalFolder:
     def lines(self, file_name: str) -> dict[Key, dict[str, Any]]:
         """The rollouts of an agent without their tokens, with their notes' rewards and a judge's verdicts."""
         return read_rollouts(self.rollouts(file_name))
+
+
+def prompt_changes(old: Mapping[str, str] | None, new: Mapping[str, str] | None) -> list[str]:
+    """How the prompt of a fixed question differs (`mempo.render.prompt_probe`), as one piece of text around the first
+    difference; nothing where it does not, or where an earlier release did not say."""
+    if old is None or new is None or dict(old) == dict(new):
+        return []
+    if old["text"] == new["text"]:
+        return ["the same prompt has other token ids (another tokenizer)"]
+    alike = takewhile(lambda pair: pair[0] == pair[1], zip(old["text"], new["text"], strict=False))
+    start = max(sum(1 for _ in alike) - 20, 0)
+    before, now = (text["text"][start : start + 60] for text in (old, new))
+    return [f"prompts (chat template or date): …{before!r}… → …{now!r}…"]
 
 
 def asked_of(agent: Mapping[str, Any]) -> Asked:

@@ -104,7 +104,8 @@ class RunFolder:
             write_whole(self.path / "config.yaml", text)
 
     def refuse_other_data(self, fingerprints: Mapping[str, str], resume: bool) -> None:
-        """Remember what the run's questions and corpus are; a resumed run must have the same.
+        """Remember what the run's questions, corpus and prompts are; a resumed run must have the same, as far as the
+        release that began it told.
 
         Raises:
             UserError: something has changed since the run began; it is named.
@@ -112,7 +113,7 @@ class RunFolder:
         file = self.path / "data.json"
         if resume and file.exists():
             old = json.loads(file.read_text("utf-8"))
-            changed = [name for name in fingerprints if old.get(name) != fingerprints[name]]
+            changed = [name for name, mark in fingerprints.items() if old.get(name, mark) != mark]
             if changed:
                 raise UserError(
                     f"--resume: {' and '.join(changed)} changed since the run in {self.path} began; put the old ones "
