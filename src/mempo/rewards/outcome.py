@@ -23,7 +23,7 @@ from mempo.imports import call_own
 from mempo.protocol import format_violations
 from mempo.question import Question
 from mempo.settings import Settings
-from mempo.text import NORMALIZERS, exact_match, match, normalize
+from mempo.text import NORMALIZERS, exact_match, match, normalize, split_spans
 from mempo.trajectory import StopReason, Trajectory
 
 SCORES = ("em", "f1", "mean_em", "mean_f1")
@@ -42,7 +42,8 @@ class OutcomeSettings(Settings):
     """A rollout that ran out of its context window: `score` it like any other (without an answer that is 0), or
     `exclude` it from its group, as one that says nothing about the policy."""
     separator: str = ";"
-    """Splits the answer when the question has several objectives; never used with one."""
+    """Splits the answer when the question has several objectives; never used with one. Its full-width form (；)
+    splits too."""
     normalization: str = "default"
     """How answers are compared: `default` or `search-r1` (see `mempo.text`)."""
 
@@ -147,21 +148,19 @@ def _split(prediction: str | None, objectives: Sequence[Sequence[str]], settings
         return []
     if len(objectives) == 1:
         return [prediction]
-    separator = settings.separator
-    pieces = prediction.split(separator)
-    if len(pieces) <= len(objectives):
-        return pieces
+    spans = split_spans(prediction, settings.separator)
     parts: list[str] = []
     for done, aliases in enumerate(objectives):
-        spare = len(pieces) - (len(objectives) - done)
-        for extra in sorted({alias.count(separator) for alias in aliases}, reverse=True):
-            joined = separator.join(pieces[: extra + 1])
-            if 0 < extra <= spare and exact_match(joined, aliases, settings.normalization):
-                pieces = [joined, *pieces[extra + 1 :]]
+        spare = len(spans) - (len(objectives) - done)
+        counts = {len(split_spans(alias, settings.separator)) - 1 for alias in aliases} if spare > 0 else set()
+        for extra in sorted(counts, reverse=True):
+            joined = prediction[spans[0].start : spans[extra].stop] if 0 < extra <= spare else ""
+            if joined and exact_match(joined, aliases, settings.normalization):
+                spans = [slice(spans[0].start, spans[extra].stop), *spans[extra + 1 :]]
                 break
-        parts += pieces[:1]
-        pieces = pieces[1:]
-    return parts + pieces
+        parts += [prediction[span] for span in spans[:1]]
+        spans = spans[1:]
+    return parts + [prediction[span] for span in spans]
 
 
 def outcome_score(
