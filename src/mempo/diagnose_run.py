@@ -25,6 +25,7 @@ from mempo.protocol import ACTION_TAGS, TurnGrammar
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
 from mempo.runs.rollouts import load_rollouts
+from mempo.settings import leaves
 from mempo.tokens import Codec
 from mempo.trajectory import Trajectory
 from mempo.worlds.registry import make_world
@@ -90,6 +91,7 @@ def diagnose(run: Path, options: DiagnoseOptions | None = None) -> dict[str, Any
         control=control,
         remarks=remarks,
         memory_signal=config.rl.memory_signal,
+        settings=dict(leaves(config.model_dump(mode="json"))),
     )
     report = build_report(material)
     out = options.out or run / "diagnosis"
