@@ -17,6 +17,7 @@ FLOORS: list[list[str]] = [
         "imports",
         "yaml_numbers",
         "settings",
+        "setting_errors",
         "question",
         "protocol",
         "agent_rules",

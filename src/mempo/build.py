@@ -22,7 +22,7 @@ from mempo.engine.scoring import LocalScorer
 from mempo.engine.shared_prefix import SharedForward
 from mempo.engine.vllm_engine import require_vllm
 from mempo.engine.vllm_sampler import VllmSampler
-from mempo.errors import ConfigError, UserError
+from mempo.errors import ConfigError, UserError, counted
 from mempo.imports import call_own, is_import_path, load_object
 from mempo.interfaces import Context, Environment, Tool, World
 from mempo.protocol import TurnGrammar
@@ -107,7 +107,8 @@ def _drawn(world: World, split: str, count: int, objectives: Sequence[int], seed
     drawn = [question for row in zip_longest(*lists) for question in row if question is not None][:count]
     if not drawn and split == "train":
         raise UserError(
-            f"world {world.name} has no {split} questions with {', '.join(map(str, objectives))} objectives"
+            f"world {world.name} has no {split} questions with {', '.join(map(str, objectives))} "
+            + ("objective" if tuple(objectives) == (1,) else "objectives")
         )
     return drawn
 
@@ -118,10 +119,11 @@ def _from_file(
     """The questions of a file; what was left out of it is added to `remarks`."""
     questions, skipped = read_questions(path, skip_bad=data.skip_bad)
     if skipped:
-        remarks.append(f"{len(skipped)} broken rows of {path} are left out; the first: {skipped[0]}")
+        left_out = f"{counted(len(skipped), 'broken row')} of {path} {'is' if len(skipped) == 1 else 'are'} left out"
+        remarks.append(f"{left_out}; the first: {skipped[0]}")
     if data.where:
         kept = where(questions, data.where)
-        remarks.append(f"data.where keeps {len(kept)} of {len(questions)} questions of {path}")
+        remarks.append(f"data.where keeps {len(kept)} of {counted(len(questions), 'question')} of {path}")
         questions = kept
     if tuple(objectives) == (1,):
         return questions  # as they are, several objectives and all

@@ -31,6 +31,7 @@ from mempo.render import PromptSettings
 from mempo.retrieval.client_settings import ClientSettings
 from mempo.rewards.memory_settings import CREDIT_KEYS, PRESETS, MemorySettings
 from mempo.rewards.outcome import OutcomeSettings
+from mempo.setting_errors import what_to_write
 from mempo.settings import Settings, leaves
 from mempo.tools.access import AccessSettings
 from mempo.tools.search import SearchSettings
@@ -377,7 +378,8 @@ def _explain(error: ValidationError, layers: Sequence[tuple[str, Mapping[str, An
     lines = []
     for problem in error.errors():
         key = ".".join(str(part) for part in problem["loc"])
-        message = problem["msg"].removeprefix("Value error, ")
+        message = what_to_write(problem["type"], key, problem.get("input"))
+        message = message or problem["msg"].removeprefix("Value error, ")
         given = "" if isinstance(problem.get("input"), Mapping) else f" (given: {problem.get('input')!r})"
         where = next((origin for origin, layer in reversed(layers) if _has(layer, key)), "")
         lines.append(f"{key or 'configuration'}: {message}{given}" + (f" [{where}]" if where else ""))

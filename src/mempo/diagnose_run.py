@@ -18,7 +18,7 @@ from mempo.diagnose.records import Batch, batch_of, with_recomputed_credit
 from mempo.diagnose.report import Material, build_report
 from mempo.engine.model import load_codec, load_policy
 from mempo.engine.scoring import LocalScorer
-from mempo.errors import UserError
+from mempo.errors import UserError, counted
 from mempo.evaluation import final_model
 from mempo.interfaces import Environment
 from mempo.protocol import ACTION_TAGS, TurnGrammar
@@ -65,7 +65,10 @@ def diagnose(run: Path, options: DiagnoseOptions | None = None) -> dict[str, Any
     reader = _Reader(run, config, codec, _grammar(config))
     batch, trajectories, remarks = reader.read(name)
     if not batch.rollouts:
-        raise UserError(f"all {batch.errors} rollouts of {name} failed by infrastructure, so they say nothing")
+        raise UserError(
+            f"no rollout of {name} can be looked at: {counted(batch.errors, 'rollout')} failed for infrastructure "
+            "reasons"
+        )
     if not batch.noted:
         why = "agent.notes is forbidden" if config.agent.notes == "forbidden" else "no turn after the first wrote one"
         raise UserError(f"the {len(batch.rollouts)} rollouts of {name} hold no notes to diagnose ({why})")
@@ -144,7 +147,7 @@ class _Reader:
                 "settings say"
             )
         if batch.errors:
-            remarks.append(f"{batch.errors} rollouts that infrastructure spoiled are left out")
+            remarks.append(f"left out: {counted(batch.errors, 'rollout')} that failed for infrastructure reasons")
         sound = [t for t, line in zip(trajectories, lines, strict=True) if not line.get("is_error")]
         return batch, sound, remarks
 

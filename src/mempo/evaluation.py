@@ -19,7 +19,7 @@ from mempo.config import Config, Resolved, completed
 from mempo.engine.model import load_codec, load_policy, model_window
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.shared_prefix import SharedForward
-from mempo.errors import UserError
+from mempo.errors import UserError, counted
 from mempo.evaluate.agents import AgentSpec, agent_specs, instructions
 from mempo.evaluate.breakdown import breakdown_measures, breakdowns
 from mempo.evaluate.compare import Asked, Entry, Report, compare
@@ -271,7 +271,8 @@ def _asked(questions: Sequence[Question], settings: EvalSettings) -> Asked:
 def _found(spec: AgentSpec, lines: dict[Any, dict[str, Any]], missing: int) -> str:
     errors = sum(bool(line["is_error"]) for line in lines.values())
     spoiled = f", {errors} of them spoiled by infrastructure (--retry-errors plays them again)" if errors else ""
-    return f"{spec.name}: {len(lines)} rollouts are there{spoiled}; {missing} to play"
+    there = f"{counted(len(lines), 'rollout')} {'is' if len(lines) == 1 else 'are'} there"
+    return f"{spec.name}: {there}{spoiled}; {missing} to play"
 
 
 def _report(folder: EvalFolder, names: Sequence[str], config: Config, console: Console) -> dict[int, dict[str, Any]]:

@@ -77,7 +77,7 @@ def test_a_local_model_as_several_agents_then_score_and_compare(
     command = ("eval", model, "--config", config, "--agents", "memory,react", "--samples", "2", "--out", "out")
     code, said = cli(*command)
     assert code == 0, said
-    assert "1 broken rows of test.jsonl are left out; the first: questions test.jsonl, line 3" in said
+    assert "1 broken row of test.jsonl is left out; the first: questions test.jsonl, line 3" in said
     assert "memory 8/8" in said
     assert said.count("decoding is greedy (evaluate.temperature 0): the 2 samples") == 2, "before and beside the table"
     table = json.loads(Path("out/evaluation.json").read_text("utf-8"))

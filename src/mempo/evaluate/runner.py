@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from mempo.agent import Agent, DecodingSettings, Job, at_once, rollout
-from mempo.errors import UserError
+from mempo.errors import UserError, counted
 from mempo.evaluate.breakdown import groups_of
 from mempo.evaluate.costs import costs, steps_of
 from mempo.evaluate.summary import by_objectives, summarise
@@ -123,7 +123,7 @@ async def play(agent: Agent, sampler: Sampler, jobs: Sequence[Job], settings: Ev
                 errors_in_row = errors_in_row + 1 if done.is_error else 0
                 if errors_in_row >= settings.max_errors_in_row:
                     raise UserError(
-                        f"{errors_in_row} rollouts in a row failed by infrastructure, the last with: "
+                        f"{counted(errors_in_row, 'rollout')} in a row failed by infrastructure, the last with: "
                         f"{done.error or _tool_error(done)}; mend it and play them again with --retry-errors"
                     )
         finally:
