@@ -25,7 +25,7 @@ from mempo.evaluate.breakdown import breakdown_measures, breakdowns
 from mempo.evaluate.compare import Asked, Entry, Report, compare
 from mempo.evaluate.export import FORMATS, pair_texts
 from mempo.evaluate.resume import missing_jobs, play_missing, score_missing_notes
-from mempo.evaluate.runner import EvalSettings, EvalSetup
+from mempo.evaluate.runner import EvalSettings, EvalSetup, greedy_note
 from mempo.evaluate.store import (
     FREE_KEYS,
     EvalFolder,
@@ -223,7 +223,7 @@ def _evaluate(
             missing += len(jobs)
             if lines:
                 console.print(_found(spec, lines, len(jobs)), highlight=False, markup=False)
-        for note in _greedy_note(settings) if missing else ():
+        for note in greedy_note(settings) if missing else ():
             console.print(note, highlight=False, markup=False)
         agents = agents_of(config, specs, opened, data)
         folder.begin(resolved.plain(), identity, specs, _asked(questions, settings), completed)
@@ -321,18 +321,7 @@ def table_notes(folder: EvalFolder, settings: EvalSettings) -> list[str]:
     in its record of capabilities, under `notes`."""
     capabilities = folder.server_record().get("capabilities")
     notes = capabilities.get("notes") if isinstance(capabilities, Mapping) else None
-    return [*_greedy_note(settings), *map(str, notes or ())]
-
-
-def _greedy_note(settings: EvalSettings) -> list[str]:
-    """Said and not refused: tools and servers may differ from one call to the next, and somebody may want to know."""
-    samples = settings.rollouts_per_question
-    if samples == 1 or settings.temperature > 0:
-        return []
-    return [
-        f"decoding is greedy (evaluate.temperature 0): the {samples} samples of a question differ only where tools or "
-        "the server do; ask for one sample, or set a temperature"
-    ]
+    return [*greedy_note(settings), *map(str, notes or ())]
 
 
 def print_report(

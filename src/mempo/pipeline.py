@@ -38,7 +38,7 @@ from mempo.engine.shared_prefix import SharedForward
 from mempo.engine.update import Updater
 from mempo.engine.vllm_engine import require_vllm
 from mempo.errors import UserError
-from mempo.evaluate.runner import EvalResult, EvalSetup, evaluate
+from mempo.evaluate.runner import EvalResult, EvalSetup, evaluate, greedy_note
 from mempo.evaluate.table import ByObjectives, evaluation_table
 from mempo.prompt_date import with_saved_date, with_todays_date
 from mempo.render import Renderer, prompt_probe
@@ -250,3 +250,5 @@ def _print_table(results: Sequence[tuple[str, ByObjectives]], config: Config, co
     decoding = "greedy" if settings.temperature == 0 else f"temperature {settings.temperature:g}"
     if any(measures for _, measures in results):
         console.print(evaluation_table(results, f"n test questions of each kind, {decoding}, seed {config.seed}"))
+        for note in greedy_note(settings):
+            console.print(note, highlight=False, markup=False)

@@ -175,7 +175,8 @@ def test_what_has_changed_is_refused_and_listed(tmp_path: Path) -> None:
     folder.begin(config, identity, [SPEC], Asked({1: 3, 4: 5}, 1))  # fewer of one kind, and a new kind
     assert asked_of(folder.agents()["memory"]) == Asked({1: 5, 2: 5, 4: 5}, 2)
     assert asked_of(folder.agents()["react"]) == Asked({1: 7}, 1)
-    assert asked_of({"name": "made before"}) == Asked()
+    for damaged in ({"name": "made before"}, {"asked": 3}, {"asked": {"questions": [], "samples": "x"}}, {"asked": {}}):
+        assert asked_of(damaged) == Asked()
 
 
 def test_changed_questions_are_refused(tmp_path: Path) -> None:

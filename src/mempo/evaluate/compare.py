@@ -8,7 +8,15 @@ from typing import Any, Literal
 
 from mempo.errors import counted
 from mempo.evaluate.stats import Comparison, Estimate, bootstrap, compare_paired, share
-from mempo.evaluate.summary import by_objectives, means_of, most_samples, pass_rate, samples_of, scored_questions
+from mempo.evaluate.summary import (
+    PassRate,
+    by_objectives,
+    means_of,
+    most_samples,
+    pass_rate,
+    samples_of,
+    scored_questions,
+)
 from mempo.evaluate.variants import SUMMED
 
 Form = Literal["percent", "number", "whole"]
@@ -170,7 +178,7 @@ def _row(
     seed: int,
 ) -> Row:
     samples = entry.asked.samples or most_samples(lines)
-    rate = pass_rate(lines, samples)
+    rate = pass_rate(lines, samples) if samples > 1 else PassRate(None, 0)
     return Row(
         objectives=k,
         label=entry.label,
@@ -180,8 +188,8 @@ def _row(
         errors=sum(bool(line.get("is_error")) for line in lines),
         estimates={column.name: _estimate(column, k, means[column.name], seed) for column in columns},
         samples=samples,
-        pass_k=rate.value if samples > 1 else None,
-        pass_questions=rate.questions if samples > 1 else 0,
+        pass_k=rate.value,
+        pass_questions=rate.questions,
     )
 
 

@@ -54,6 +54,18 @@ class EvalSettings(Settings):
         return tuple(name for name in value.split(",") if name.strip()) if isinstance(value, str) else value
 
 
+def greedy_note(settings: EvalSettings) -> list[str]:
+    """A sentence on samples that cannot differ. Said and not refused: tools and servers may differ from one call to the
+    next, and somebody may want to know by how much."""
+    samples = settings.rollouts_per_question
+    if samples == 1 or settings.temperature > 0:
+        return []
+    return [
+        f"decoding is greedy (evaluate.temperature 0): the {samples} samples of a question differ only where tools or "
+        "the server do; ask for one sample, or set a temperature"
+    ]
+
+
 @dataclass(frozen=True)
 class EvalSetup:
     """Who is evaluated, and how answers are judged. Without a scorer P(mem) is not reported. There is no reference

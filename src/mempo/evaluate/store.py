@@ -104,6 +104,8 @@ class EvalFolder:
             raise UserError(f"{self.path} holds a run, not an evaluation; choose another --out") from None
         except (yaml.YAMLError, ValueError) as error:
             raise UserError(f"{self.path}: its configuration is damaged ({' '.join(str(error).split())})") from error
+        if not isinstance(old_identity, Mapping):
+            raise UserError(f"{self.path}: identity.json is damaged (no object); choose another --out")
         if completed is not None:
             old_config = completed(old_config)
         changed = changed_keys(without(old_config, FREE_KEYS), without(config, FREE_KEYS))
@@ -163,8 +165,10 @@ class EvalFolder:
 
     def server_record(self) -> dict[str, Any]:
         """What a model server can do and was asked, empty where there was none."""
-        file = self.path / "server.json"
-        found = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+        try:
+            found = json.loads((self.path / "server.json").read_text("utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return {}
         return found if isinstance(found, dict) else {}
 
     def rollouts(self, file_name: str) -> Path:
@@ -193,10 +197,11 @@ def prompt_changes(old: Mapping[str, str] | None, new: Mapping[str, str] | None)
 
 def asked_of(agent: Mapping[str, Any]) -> Asked:
     """What an agent of `agents.json` was asked for; evaluations of earlier versions do not say."""
-    record = agent.get("asked")
-    if not isinstance(record, Mapping):
+    try:
+        record = agent["asked"]
+        return Asked({int(k): int(n) for k, n in record["questions"].items()}, int(record["samples"]))
+    except (KeyError, TypeError, ValueError, AttributeError):
         return Asked()
-    return Asked({int(k): int(n) for k, n in record["questions"].items()}, int(record["samples"]))
 
 
 def refuse_changed_questions(lines: Mapping[Key, Mapping[str, Any]], questions: Sequence[Question], file: Path) -> None:
