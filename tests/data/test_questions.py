@@ -78,6 +78,7 @@ def test_jsonl_forms(tmp_path: Path, row: dict[str, Any], expected: Question) ->
         ('["Rock \'n\' Roll", "it\'s"]', ["Rock 'n' Roll", "it's"]),
         ("('Paris', 'Lyon')", ["Paris", "Lyon"]),
         ("[]", []),
+        ("[1997]", ["1997"]),
         ("{'target': ['Paris']}", {"target": ["Paris"]}),
         ("[sic]", "[sic]"),
         ("[[Paris]]", "[[Paris]]"),
@@ -99,6 +100,11 @@ def test_a_row_is_refused_when_its_list_cannot_be_read(tmp_path: Path, text: str
     path = write(tmp_path / "q.jsonl", {"question": "Q?", "answer": "A"}, {"question": "Q?", "answer": text})
     with pytest.raises(QuestionFileError, match="line 2: the answer looks like a list written as text"):
         load_questions(path)
+
+
+def test_a_written_list_of_numbers_may_be_a_range(tmp_path: Path) -> None:
+    with pytest.raises(QuestionFileError, match=r"line 1: the answer '\[0, 1\]' may be one \(a range\) or several"):
+        load_questions(write(tmp_path / "q.jsonl", {"question": "Q?", "answer": "[0, 1]"}))
 
 
 def test_a_ground_truth_that_parquet_holds_as_text(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def read_written(value: Any) -> Any:
     """The list or object that a text spells out. Whatever else it is given comes back as it is, `[sic]` too.
 
     Raises:
-        ValueError: the text begins like a written-out list and cannot be read as one.
+        ValueError: the text begins like a written-out list and cannot be read as one, or it may be a range.
     """
     if not isinstance(value, str):
         return value
@@ -38,11 +38,19 @@ def read_written(value: Any) -> Any:
             found = read(text)
         except _UNREADABLE:
             continue
+        if isinstance(found, list) and found and all(type(item) in (int, float) for item in found):
+            return _numbers(found, text)
         if isinstance(found, list | dict):
             return found
     if begun:
         raise ValueError(f"the answer looks like a list written as text and cannot be read: {text[:60]!r}")
     return value
+
+
+def _numbers(found: list[Any], text: str) -> list[str]:
+    if len(found) > 1:
+        raise ValueError(f"the answer {text[:60]!r} may be one (a range) or several; write a list of texts")
+    return [str(found[0])]
 
 
 def _printed(text: str) -> Any:
