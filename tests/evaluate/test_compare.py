@@ -127,6 +127,23 @@ def test_n_is_seen_where_it_is_smaller_than_what_was_asked() -> None:
     assert (numbers["questions"], numbers["asked"]) == ("3", "6")
 
 
+def test_what_was_asked_and_never_played_is_seen() -> None:
+    report = compare([Entry("x", [line("a", 1.0)], Asked({2: 1, 4: 50}, samples=1))])
+    assert [(row.objectives, row.n, row.estimates["em"].mean) for row in report.rows] == [
+        (2, "1", 1.0),
+        (4, "0 of 50", None),
+    ]
+    assert "| 4 | x | 0 of 50 | – | – |" in markdown(report)
+
+
+def test_a_measure_that_rests_on_fewer_questions_is_said() -> None:
+    lines = [line(f"q{i}", 1.0, judge=None if i else 1.0, score=None if i == 2 else 1.0) for i in range(3)]
+    assert compare([Entry("x", lines)]).remarks == (
+        "k = 2: x: the score rests on 2 of 3 questions",
+        "k = 2: x: the judge rests on 1 of 3 questions",
+    )
+
+
 def test_questions_without_a_gold_answer_are_said() -> None:
     unknown = [line(f"q{i}", None, gold=None) | {"is_error": False} for i in range(3)]
     report = compare([Entry("x", unknown)])

@@ -146,13 +146,16 @@ def compare(
     others are compared with the first entry. `notes`: what else is to stand below the table."""
     columns = (*COLUMNS, *(Column(name, name, "number", share=True) for name in more))
     rows, compared, remarks = [], [], []
-    grouped = [(entry, by_objectives(entry.lines)) for entry in entries]
+    grouped = [
+        (entry, {**{k: [] for k, n in entry.asked.questions.items() if n}, **by_objectives(entry.lines)})
+        for entry in entries
+    ]
     for k in sorted({k for _, groups in grouped for k in groups}):
         here = [(entry, groups[k]) for entry, groups in grouped if k in groups]
         means = {entry.label: means_of(lines, [c.name for c in columns]) for entry, lines in here}
         for entry, lines in here:
             rows.append(_row(k, entry, lines, columns, means[entry.label], seed))
-            remarks += _pass_remark(rows[-1], lines)
+            remarks += [*_pass_remark(rows[-1], lines), *_fewer_remarks(rows[-1])]
         first = here[0][0].label
         for entry, _ in here[1:] if pairs else ():
             label = entry.label
@@ -210,6 +213,16 @@ def _pass_remark(row: Row, lines: Sequence[Mapping[str, Any]]) -> list[str]:
         rate = pass_rate(lines, fewest)
         text += f"; pass@{fewest} is {shown(rate.value, 'percent')} on {counted(rate.questions, 'question')}"
     return [text]
+
+
+def _fewer_remarks(row: Row) -> list[str]:
+    """Measures that rest on fewer questions than the row's n: a score of one's own or a judge may say nothing."""
+    found = [(name, row.estimates[name].questions) for name in ("score", "judge")]
+    return [
+        f"k = {row.objectives}: {row.label}: the {name} rests on {n} of {counted(row.questions, 'question')}"
+        for name, n in found
+        if 0 < n < row.questions
+    ]
 
 
 def _gold_remarks(entries: Sequence[Entry]) -> list[str]:
