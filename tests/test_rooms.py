@@ -47,6 +47,7 @@ FLOORS: list[list[str]] = [
     ["demos", "evaluate", "train", "diagnose"],
     [
         "view",
+        "prompt_date",
         "build",
         "cold_start",
         "evaluation",
