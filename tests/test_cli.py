@@ -183,6 +183,11 @@ def test_train_then_eval(cli: Cli, tmp_path: Path) -> None:
     assert_one_line(cli("train", "quickstart", f"output={tmp_path / 'run'}", *SHORT), "--resume")
     assert_one_line(cli("train", tmp_path / "run", "--resume"), "nothing is left to do")
     assert_one_line(cli("train", tmp_path / "run", "rl.optim.lr=1", "--resume"), "rl.optim.lr: ", " → 1")
+    assert_one_line(cli("train", tmp_path / "run", "rl.steps=2", "seed=1", "--resume"), "seed: 0 → 1")
+    said = cli("train", tmp_path / "run", "rl.steps=2", "--resume")
+    assert said.code == 0, said.err
+    assert [line["step"] for line in read_lines(tmp_path / "run" / "metrics.jsonl") if line["stage"] == "rl"] == [1, 2]
+    assert_one_line(cli("train", tmp_path / "run", "rl.steps=1", "--resume"), "rl.steps=1, but 2 steps are done")
 
 
 @pytest.mark.slow
@@ -248,7 +253,7 @@ def start(cli: Cli, files: dict[str, str], tmp_path: Path, **changes: str) -> Sa
         ({"rl.optim.lrr": "1e-6"}, ["did you mean 'lr'?", "command line"]),
         ({"model.path": ""}, ["set model.path or toy"]),
         ({"reward": "examples.own_reward:scor"}, ["did you mean 'score'?"]),
-        ({"credit": "examples.own_tool:MoonTool"}, ["cannot be called with 2 arguments"]),
+        ({"credit": "examples.own_tool:MoonTool"}, ["MoonTool can be called neither with one nor with two arguments"]),
         ({"agent.tools": "[search, 'examples.own_tool:MoonTool']"}, ["another tool in the list answers already"]),
         ({"agent.tools": "['examples.own_reward:score']"}, ["cannot be called with 0 arguments"]),
         ({"agent.context": "react"}, ["agent.notes=forbidden"]),
@@ -292,7 +297,7 @@ def test_a_tokenizer_without_an_end_is_refused(cli: Cli, files: dict[str, str], 
 def test_pickled_weights_are_refused(cli: Cli, files: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "model" / "model.safetensors").unlink()
     (tmp_path / "model" / "pytorch_model.bin").write_bytes(b"\x80\x04")
-    assert_one_line(start(cli, files, tmp_path), "no *.safetensors", "pytorch_model.bin", "convert them")
+    assert_one_line(start(cli, files, tmp_path), "holds no model.safetensors", "pytorch_model.bin", "convert them")
 
 
 @pytest.mark.parametrize(

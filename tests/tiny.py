@@ -145,6 +145,9 @@ TEMPLATES = {
     "opens_think": _CHATML.replace("CONTENT", _PLAIN_CONTENT).replace("OPENING", "<think>\\n"),
     "refuses_system": "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
     + _CHATML.replace("CONTENT", _PLAIN_CONTENT).replace("OPENING", ""),
+    # As Llama's do: today's date in the system turn, unless the caller names one.
+    "dated": "{{ '<|im_start|>system\nToday is ' + strftime_now('%d %b %Y') + '<|im_end|>\n' }}"
+    + _CHATML.replace("CONTENT", _PLAIN_CONTENT).replace("OPENING", ""),
     "repeats": _CHATML.replace("CONTENT", _PLAIN_CONTENT * 2).replace("OPENING", ""),
 }
 

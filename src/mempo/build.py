@@ -107,7 +107,8 @@ def _drawn(world: World, split: str, count: int, objectives: Sequence[int], seed
     drawn = [question for row in zip_longest(*lists) for question in row if question is not None][:count]
     if not drawn and split == "train":
         raise UserError(
-            f"world {world.name} has no {split} questions with {', '.join(map(str, objectives))} objectives"
+            f"world {world.name} has no {split} questions with {', '.join(map(str, objectives))} "
+            + ("objective" if tuple(objectives) == (1,) else "objectives")
         )
     return drawn
 

@@ -178,7 +178,12 @@ Runs = Annotated[
     list[Path], typer.Argument(help="Folders of mempo eval, training runs, or .jsonl files.", show_default=False)
 ]
 Scores = Annotated[
-    str, typer.Option("--scores", help="Scorers: default, search-r1, mem1, asearcher (docs/evaluation.md).")
+    str,
+    typer.Option(
+        "--scores",
+        help="Scorers: default, search-r1, hotpotqa, flashrag, mem1, asearcher-train, asearcher-eval "
+        "(docs/evaluation.md).",
+    ),
 ]
 
 

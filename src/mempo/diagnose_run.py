@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mempo.config import Config, resolve
-from mempo.config.base import is_import_path
+from mempo.config.base import is_import_path, leaves
 from mempo.diagnose.control import ControlNote, ask, spread
 from mempo.diagnose.figures import save_figures
 from mempo.diagnose.numbers import finite
@@ -19,7 +19,7 @@ from mempo.diagnose.records import Batch, batch_of, with_recomputed_credit
 from mempo.diagnose.report import Material, build_report
 from mempo.engine.model import load_codec, load_policy
 from mempo.engine.scoring import LocalScorer
-from mempo.errors import UserError
+from mempo.errors import UserError, counted
 from mempo.evaluation import final_model
 from mempo.interfaces import Environment
 from mempo.measures import counts
@@ -77,8 +77,8 @@ def diagnose(run: Path, options: DiagnoseOptions | None = None) -> dict[str, Any
     batch, trajectories, remarks = reader.read(name)
     if not batch.rollouts:
         raise UserError(
-            f"no rollout of {name} counts ({batch.errors} failed by infrastructure, {batch.unscored} have no score): "
-            "there is nothing to diagnose"
+            f"no rollout of {name} counts ({counted(batch.errors, 'rollout')} failed for infrastructure reasons, "
+            f"{batch.unscored} have no score): there is nothing to diagnose"
         )
     if not batch.noted:
         why = "agent.notes is forbidden" if config.agent.notes == "forbidden" else "no turn after the first wrote one"
@@ -104,6 +104,7 @@ def diagnose(run: Path, options: DiagnoseOptions | None = None) -> dict[str, Any
         control=control,
         remarks=remarks,
         memory_signal=config.rl.memory_signal,
+        settings=dict(leaves(config.model_dump(mode="json"))),
     )
     report = build_report(material)
     with output_files(out, "diagnosis", _MADE_BY, options.force, _of_earlier_release) as folder:
@@ -168,9 +169,9 @@ class _Reader:
                 "settings say"
             )
         if batch.errors:
-            remarks.append(f"{batch.errors} rollouts that infrastructure spoiled are left out")
+            remarks.append(f"left out: {counted(batch.errors, 'rollout')} that failed for infrastructure reasons")
         if batch.unscored:
-            remarks.append(f"{batch.unscored} rollouts without a score are left out")
+            remarks.append(f"left out: {counted(batch.unscored, 'rollout')} without a score")
         sound = [t for t, line in zip(trajectories, lines, strict=True) if counts(line)]
         return batch, sound, remarks
 

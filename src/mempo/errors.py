@@ -18,3 +18,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """A hint such as `; did you mean 'lr'?`, or the empty string when nothing is close."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 question`, `2 questions`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +16,32 @@ from rich.console import Console
 from mempo.agent import Agent
 from mempo.build import Data, check_window, custom_score, load_data, make_agent, make_sampler, make_tools
 from mempo.config import Config, Resolved, completed
-from mempo.config.evaluate import AgentSpec, agent_specs
+from mempo.config.evaluate import AgentSpec, EvalSettings, agent_specs
 from mempo.config.rollout import PromptSettings
 from mempo.engine.model import load_codec, load_policy, model_window
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.shared_prefix import SharedForward
-from mempo.errors import UserError
+from mempo.errors import UserError, counted
 from mempo.evaluate.agents import instructions
 from mempo.evaluate.breakdown import breakdown_measures, breakdowns
-from mempo.evaluate.compare import Entry, Report, compare
+from mempo.evaluate.compare import Asked, Entry, Report, compare
 from mempo.evaluate.export import FORMATS, pair_texts
 from mempo.evaluate.resume import missing_jobs, play_missing, score_missing_notes
-from mempo.evaluate.runner import EvalSetup
-from mempo.evaluate.store import FREE_KEYS, EvalFolder, refuse_changed_questions, weights_mark, without
+from mempo.evaluate.runner import EvalSetup, greedy_note
+from mempo.evaluate.store import (
+    FREE_KEYS,
+    EvalFolder,
+    asked_of,
+    refuse_changed_questions,
+    weights_mark,
+    without,
+)
 from mempo.evaluate.summary import by_objectives, summarise
 from mempo.evaluate.table import report_table, scores_table
 from mempo.interfaces import Sampler, Scorer
+from mempo.prompt_date import with_saved_date, with_todays_date
 from mempo.question import Question
+from mempo.render import Renderer, prompt_probe
 from mempo.runs.append import refuse_lost_arrays
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
@@ -154,8 +164,9 @@ def _served(config: Config, console: Console) -> Opened:
 
 def specs_of(config: Config) -> list[AgentSpec]:
     """The agents to compare; without `evaluate.agents` the configuration's own."""
-    names = config.evaluate.agents or (config.agent.context,)
-    return agent_specs(names, config.agent.notes, config.agent.first_note)
+    agent = config.agent
+    names = config.evaluate.agents or (agent.context,)
+    return agent_specs(names, agent.notes, agent.first_note, agent.context)
 
 
 def agent_config(config: Config, spec: AgentSpec, prompt: PromptSettings) -> Config:
@@ -200,7 +211,11 @@ def _into(
 def _evaluate(
     resolved: Resolved, opened: Opened, folder: EvalFolder, console: Console, retry_errors: bool
 ) -> dict[int, dict[str, Any]]:
+    resolved = with_saved_date(resolved, folder.path)
+    if not folder.exists():
+        resolved = with_todays_date(resolved, opened.codec)
     config = resolved.config
+    opened = replace(opened, prompt=opened.prompt.model_copy(update={"date": config.prompt.date}))
     settings, specs = config.evaluate, specs_of(config)
     check_window(config, opened.window)
     with folder.locked(), tempfile.TemporaryDirectory() as work:
@@ -210,7 +225,9 @@ def _evaluate(
             console.print(remark, highlight=False, markup=False)
         corpus = getattr(data.retriever, "corpus", None)
         identity = opened.identity | ({"corpus": corpus.sha256} if corpus is not None else {})
+        identity["prompt"] = prompt_probe(Renderer(opened.codec, opened.prompt))
         folder.refuse_changes(resolved.plain(), identity, completed)
+        folder.refuse_other_agents(specs)
         missing = 0
         for spec in specs:
             lines = folder.lines(spec.file_name)
@@ -220,8 +237,10 @@ def _evaluate(
             missing += len(jobs)
             if lines:
                 console.print(_found(spec, lines, len(jobs)), highlight=False, markup=False)
+        for note in greedy_note(settings) if missing else ():
+            console.print(note, highlight=False, markup=False)
         agents = agents_of(config, specs, opened, data)
-        folder.begin(resolved.plain(), identity, specs, completed)
+        folder.begin(resolved.plain(), identity, specs, _asked(questions, settings), completed)
         sampler, scorer = opened.load()
         _record(folder, opened)
         try:
@@ -262,19 +281,27 @@ def _test_questions(data: Data) -> list[Question]:
     return data.test
 
 
+def _asked(questions: Sequence[Question], settings: EvalSettings) -> Asked:
+    return Asked(Counter(len(question.objectives) for question in questions), settings.rollouts_per_question)
+
+
 def _found(spec: AgentSpec, lines: dict[Any, dict[str, Any]], missing: int) -> str:
     errors = sum(bool(line["is_error"]) for line in lines.values())
     spoiled = f", {errors} of them spoiled by infrastructure (--retry-errors plays them again)" if errors else ""
-    return f"{spec.name}: {len(lines)} rollouts are there{spoiled}; {missing} to play"
+    there = f"{counted(len(lines), 'rollout')} {'is' if len(lines) == 1 else 'are'} there"
+    return f"{spec.name}: {there}{spoiled}; {missing} to play"
 
 
 def _report(folder: EvalFolder, names: Sequence[str], config: Config, console: Console) -> dict[int, dict[str, Any]]:
     """Write measures and tables of everything in the folder, print the table."""
     agents = folder.agents()
-    entries = {name: Entry(str(agents[name]["name"]), list(folder.lines(name).values())) for name in agents}
+    entries = {
+        name: Entry(str(agent["name"]), list(folder.lines(name).values()), asked_of(agent))
+        for name, agent in agents.items()
+    }
     entries = {name: entry for name, entry in entries.items() if entry.lines}
-    measures = {entry.label: measures_by_objectives(entry.lines) for entry in entries.values()}
-    report = compare(list(entries.values()), seed=config.seed)
+    measures = {entry.label: measures_by_objectives(entry) for entry in entries.values()}
+    report = compare(list(entries.values()), seed=config.seed, notes=table_notes(folder, config.evaluate))
     parts = breakdowns(list(entries.values()), seed=config.seed)
     write_whole(folder.path / "evaluation.json", json.dumps(measures, indent=1) + "\n")
     write_tables(report, folder.path / "tables", parts=parts)
@@ -297,13 +324,21 @@ def title_of(config: Config) -> str:
     return f"k objectives, mean over n questions [95 % interval], {decoding}{many}, seed {config.seed}"
 
 
-def measures_by_objectives(lines: Sequence[Mapping[str, Any]], more: Sequence[str] = ()) -> dict[int, dict[str, Any]]:
+def measures_by_objectives(entry: Entry, more: Sequence[str] = ()) -> dict[int, dict[str, Any]]:
     """The measures of an agent for `evaluation.json` and `scores.json`, those of parts of the questions under `by`."""
     found = {}
-    for k, chosen in by_objectives(lines).items():
+    for k, chosen in by_objectives(entry.lines).items():
         parts = breakdown_measures(chosen)
-        found[k] = summarise(chosen, more) | ({"by": parts} if parts else {})
+        found[k] = summarise(chosen, more, entry.asked.samples) | ({"by": parts} if parts else {})
     return found
+
+
+def table_notes(folder: EvalFolder, settings: EvalSettings) -> list[str]:
+    """What a reader of the table must know of how its rollouts were sampled. What is peculiar to a model server stands
+    in its record of capabilities, under `notes`."""
+    capabilities = folder.server_record().get("capabilities")
+    notes = capabilities.get("notes") if isinstance(capabilities, Mapping) else None
+    return [*greedy_note(settings), *map(str, notes or ())]
 
 
 def print_report(

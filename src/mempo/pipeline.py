@@ -43,10 +43,12 @@ from mempo.engine.shared_prefix import SharedForward
 from mempo.engine.update import Updater
 from mempo.engine.vllm_engine import require_vllm
 from mempo.errors import UserError
-from mempo.evaluate.runner import EvalResult, EvalSetup, evaluate
+from mempo.evaluate.runner import EvalResult, EvalSetup, evaluate, greedy_note
 from mempo.evaluate.table import ByObjectives, evaluation_table
 from mempo.extending import may_change, refuse_shorter, remarks
+from mempo.prompt_date import with_saved_date, with_todays_date
 from mempo.read_files import exists, read_json
+from mempo.render import Renderer, prompt_probe
 from mempo.runs.files import write_whole
 from mempo.runs.folder import Checkpoint, RunFolder
 from mempo.start import borrow_evaluation, refuse_other_vocabulary, start_model
@@ -90,6 +92,8 @@ def train(resolved: Resolved, resume: bool, console: Console) -> Path:
             nothing left to do.
     """
     run = RunFolder(Path(resolved.config.output))
+    if resume:
+        resolved = with_saved_date(resolved, run.path)
     run.check(resolved.plain(), resume, completed, may_change(_newest_stage(run)))
     with run.locked():
         return _train(resolved, run, resume, console)
@@ -147,6 +151,9 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
     codec = codec or codec_of_toy(config, data, tools)
     if config.start:
         refuse_other_vocabulary(config, data, codec)
+    if not resume:
+        resolved = with_todays_date(resolved, codec)
+        config = resolved.config
     agent = make_agent(config, codec, tools, data.world)  # before the model: it may refuse
     in_rl = newest is not None and newest.stage == "rl"
     learns = config.sft.steps and not in_rl and not config.start
@@ -156,7 +163,7 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
         policy = add_lora(policy, config.model.lora, config.seed, _lasting(origin))
     asked_otherwise = resume and old["evaluate"]["questions"] != config.evaluate.questions
     run.begin(resolved.plain(), resume, completed, free)  # not earlier: what failed until here leaves nothing behind
-    run.refuse_other_data(fingerprints(data), resume, ("test questions",) if asked_otherwise else ())
+    run.refuse_other_data(fingerprints(data, agent.renderer), resume, ("test questions",) if asked_otherwise else ())
     if resume:
         for remark in remarks(old, config, newest.stage if newest else None, newest.step if newest else 0):
             console.print(remark, highlight=False, markup=False, soft_wrap=True)
@@ -215,9 +222,9 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
     return run.path
 
 
-def fingerprints(data: Data) -> dict[str, str]:
-    """What the questions and the corpus are, so that a resumed run cannot go on with others."""
-    found = {}
+def fingerprints(data: Data, renderer: Renderer) -> dict[str, str]:
+    """What the questions, the corpus and the prompts are, so that a resumed run cannot go on with others."""
+    found = {"the prompt around questions (chat template, tokenizer or date)": prompt_probe(renderer)["ids"]}
     for name, questions in (("training questions", data.train), ("test questions", data.test)):
         text = json.dumps([(q.id, q.text, q.gold, q.probe) for q in questions])
         found[name] = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
@@ -352,3 +359,5 @@ def _print_table(results: Sequence[tuple[str, ByObjectives]], config: Config, co
     decoding = "greedy" if settings.temperature == 0 else f"temperature {settings.temperature:g}"
     if any(measures for _, measures in results):
         console.print(evaluation_table(results, f"n test questions of each kind, {decoding}, seed {config.seed}"))
+        for note in greedy_note(settings):
+            console.print(note, highlight=False, markup=False)

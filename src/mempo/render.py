@@ -7,7 +7,11 @@ template is therefore taken apart once into the scaffold around the contents; ou
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
+import re
 from collections.abc import Sequence
+from datetime import datetime
 
 from mempo.config.rollout import PromptSettings
 from mempo.errors import UserError
@@ -16,6 +20,8 @@ from mempo.tokens import Codec
 from mempo.trajectory import Observation, ObservationPart
 
 TRUNCATED_MARK = " [truncated]"
+_CLOCK = "strftime_now"
+_CLOCK_CALL = re.compile(_CLOCK + r"""\(\s*(?P<quote>["'])(?P<format>.*?)(?P=quote)\s*\)""")
 _SENTINELS = ("QuestionGoesHere", "AssistantGoesHere", "ObservationGoesHere")
 
 
@@ -41,7 +47,7 @@ class Renderer:
         has_template = bool(getattr(codec.tokenizer, "chat_template", None))
         if settings.template == "chat" and not has_template:
             raise UserError("prompt.template is chat, but the tokenizer has no chat template; use plain")
-        self.chat = settings.template == "chat" or (settings.template == "auto" and has_template)
+        self.chat = _is_chat(codec, settings)
         self.difference: str | None = None
         if self.chat:
             head, tail, before, after = self._chat_scaffold()
@@ -148,10 +154,20 @@ class Renderer:
         if self._system:
             messages.insert(0, {"role": "system", "content": self._system})
         try:
-            return self.codec.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            return self.codec.tokenizer.apply_chat_template(
+                messages, chat_template=self._dated_template(), tokenize=False, add_generation_prompt=True
+            )
         except Exception as error:  # jinja raises what the template's author chose
             remedy = "set prompt.system to an empty string or prompt.template to plain"
             raise UserError(f"the chat template refuses the conversation ({error}); {remedy}") from error
+
+    def _dated_template(self) -> str | None:
+        """The chat template with every call for today's date answered; None: as it is, where no date is set."""
+        if self.settings.date is None or not asks_for_date(self.codec, self.settings):
+            return None
+        today = datetime.fromisoformat(self.settings.date)
+        template = self.codec.tokenizer.get_chat_template()
+        return _CLOCK_CALL.sub(lambda call: json.dumps(today.strftime(call["format"]), ensure_ascii=False), template)
 
     def _chat_scaffold(self) -> tuple[str, str, str, str]:
         question, assistant, observation = _SENTINELS
@@ -173,6 +189,31 @@ class Renderer:
                 f"ours keeps what was sampled. Template: {wanted!r}; ours: {ours!r}"
             )
         return head, tail, before, after
+
+
+def _is_chat(codec: Codec, settings: PromptSettings) -> bool:
+    has_template = bool(getattr(codec.tokenizer, "chat_template", None))
+    return settings.template == "chat" or (settings.template == "auto" and has_template)
+
+
+def asks_for_date(codec: Codec, settings: PromptSettings) -> bool:
+    """Prompts are rendered with a chat template that prints today's date."""
+    return _is_chat(codec, settings) and _CLOCK in str(getattr(codec.tokenizer, "chat_template", None))
+
+
+def prompt_probe(renderer: Renderer) -> dict[str, str]:
+    """How a fixed question and a fixed tool result are rendered, as text and as a hash of the ids: what must stay the
+    same when a run or an evaluation is resumed, whatever it comes from (template, tokenizer, date, settings)."""
+    result = ToolResult(passages=("A passage.", "Another one."), notice="A notice.")
+    parts = (
+        renderer.question("Who wrote it?"),
+        renderer.forced(0),
+        renderer.observation(result).ids,
+        renderer.forced(1),
+    )
+    ids = [list(part) for part in parts]
+    text = "".join(renderer.codec.decode(part) for part in parts)
+    return {"text": text, "ids": hashlib.sha256(json.dumps(ids).encode()).hexdigest()[:16]}
 
 
 def _split_open_think(scaffold: str) -> tuple[str, str]:

@@ -14,14 +14,14 @@ from mempo.config.rewards import OutcomeSettings
 from mempo.config.server import JudgeSettings
 from mempo.errors import ConfigError, UserError, nearest
 from mempo.evaluate.breakdown import breakdowns
-from mempo.evaluate.compare import Entry, Report, compare
+from mempo.evaluate.compare import Asked, Entry, Report, compare
 from mempo.evaluate.export import FORMATS
 from mempo.evaluate.figures import save_figures
 from mempo.evaluate.judging import judge_file
 from mempo.evaluate.rescore import measures_of
 from mempo.evaluate.saved import collector_at_rest, scored_lines
-from mempo.evaluate.store import EvalFolder
-from mempo.evaluation import measures_by_objectives, print_report, write_tables
+from mempo.evaluate.store import EvalFolder, asked_of
+from mempo.evaluation import measures_by_objectives, print_report, table_notes, write_tables
 from mempo.outputs import output_files, refuse_taken
 from mempo.read_files import DamagedFile, exists
 from mempo.runs.files import dump_line, write_whole
@@ -34,10 +34,11 @@ _ALIKE = ("agent", "data", "evaluate", "limits", "prompt", "reward", "search", "
 
 
 class Source(NamedTuple):
-    """A file of rollouts, and what it is called in a table."""
+    """A file of rollouts, what it is called in a table, and what was asked for where that is known."""
 
     label: str
     file: Path
+    asked: Asked = Asked()
 
 
 def sources_of(path: Path) -> list[Source]:
@@ -49,7 +50,8 @@ def sources_of(path: Path) -> list[Source]:
     if path.is_file():
         return [Source(path.stem, path)]
     folder = EvalFolder(path)
-    found = [Source(str(agent["name"]), folder.rollouts(name)) for name, agent in folder.agents().items()]
+    agents = folder.agents().items()
+    found = [Source(str(agent["name"]), folder.rollouts(name), asked_of(agent)) for name, agent in agents]
     found += [Source(label, path / "rollouts" / f"{name}.jsonl") for name, label in _IN_RUN.items()]
     found = [source for source in found if exists(source.file)]
     if not found:
@@ -101,16 +103,16 @@ def score_run(
             judge_file(source.file, _lines(source.file, (), config.reward), judge, console)
     more = measures_of(scorers)
     entries, measures, files = [], {}, {}
-    for label, file in sources:
+    for label, file, asked in sources:
         lines = _lines(file, scorers, config.reward)
-        entries.append(Entry(label, lines))
+        entries.append(Entry(label, lines, asked))
         extra = [*more, *(["judge"] if any("judge" in line for line in lines) else [])]
-        measures[label] = measures_by_objectives(lines, extra)
+        measures[label] = measures_by_objectives(entries[-1], extra)
         if per_rollout:
             kept = ("question_id", "rollout", "answer", "gold", "is_error", *_SCORES, *extra)
             text = "".join(dump_line({name: line[name] for name in kept if name in line}) for line in lines)
             files[f"scores/{file.stem}.jsonl"] = text
-    report = compare(entries, more, config.seed)
+    report = compare(entries, more, config.seed, notes=_notes(path, config))
     record = {"scorers": list(scorers), "reward": config.reward.model_dump(mode="json"), "measures": measures}
     files["scores.json"] = json.dumps(record, indent=1) + "\n"
     with output_files(folder, "scores", _SCORED_BY, force, _scores_of_earlier_release) as made:
@@ -172,14 +174,15 @@ def compare_runs(
         raise UserError(f"no agent {', '.join(agents)} in {', '.join(map(str, paths))}; there are: {known}")
     labels = _labels(chosen)
     entries = [
-        Entry(label, _lines(source.file, scorers, reward)) for label, (_, source) in zip(labels, chosen, strict=True)
+        Entry(label, _lines(source.file, scorers, reward), source.asked)
+        for label, (_, source) in zip(labels, chosen, strict=True)
     ]
-    report = compare(entries, more, configs[0].seed)
+    notes = [f"{path}: {note}" for path, config in zip(paths, configs, strict=True) for note in _notes(path, config)]
     others = zip(paths[1:], configs[1:], strict=True)
-    remarks = [text for path, other in others if (text := _differences(paths[0], configs[0], path, other))]
+    notes += [text for path, other in others if (text := _differences(paths[0], configs[0], path, other))]
     if len({path.resolve() for path in paths}) > 1:
-        remarks.append(OVER_QUESTIONS)
-    report = Report(report.columns, report.rows, report.pairs, (*report.remarks, *remarks))
+        notes.append(OVER_QUESTIONS)
+    report = compare(entries, more, configs[0].seed, notes=notes)
     parts = breakdowns(entries, more, configs[0].seed)
     written = [name for name in formats if name != "terminal"]
     if not formats or "terminal" in formats:
@@ -197,6 +200,10 @@ def compare_runs(
             soft_wrap=True,
         )
     return report
+
+
+def _notes(path: Path, config: Config) -> list[str]:
+    return table_notes(EvalFolder(path), config.evaluate) if (path / "config.yaml").is_file() else []
 
 
 def _lines(file: Path, scorers: Sequence[str], reward: OutcomeSettings) -> list[dict[str, Any]]:

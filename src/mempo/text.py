@@ -17,7 +17,7 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -81,6 +81,27 @@ def answer_tokens(text: str, variant: str = "default") -> list[str]:
 
 def _split_normal(normal: str, variant: str) -> list[str]:
     return (_CJK.sub(r" \1 ", normal) if variant == "default" and not normal.isascii() else normal).split()
+
+
+def split_answer(text: str, separator: str = ";") -> list[str]:
+    """The parts of an answer to several questions. Every character of the separator may also be its full-width form:
+    Chinese and Japanese texts write `；`."""
+    return [text[span] for span in split_spans(text, separator)]
+
+
+def split_spans(text: str, separator: str) -> list[slice]:
+    """Where the parts of `split_answer` stand."""
+    edges = [0, *(edge for found in _separators(separator).finditer(text) for edge in found.span()), len(text)]
+    return [slice(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True)]
+
+
+@cache
+def _separators(separator: str) -> re.Pattern[str]:
+    return re.compile("".join(f"[{re.escape(char)}{re.escape(_full_width(char))}]" for char in separator))
+
+
+def _full_width(char: str) -> str:
+    return chr(ord(char) + 0xFEE0) if "!" <= char <= "~" else char
 
 
 class Match(NamedTuple):

@@ -9,21 +9,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from datetime import date
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
 import yaml
 from rich.console import Console
 
+import mempo.prompt_date
 from mempo.cluster.launch import checked_address, dry_run, launch
 from mempo.cluster.process import run_process
 from mempo.cluster.questions import question_of
 from mempo.config import Resolved, resolve
 from mempo.errors import ConfigError, UserError
 from mempo.question import as_gold
-from tests.tiny import make_codec, tiny_llama
+from tests.tiny import chat_codec, make_codec, tiny_llama
 
 ROOT = Path(__file__).parents[2]
 
@@ -93,6 +96,20 @@ def test_without_test_questions_there_is_no_validation(model: Path, questions: P
     made = yaml.safe_load((tmp_path / "run" / "verl.yaml").read_text("utf-8"))
     assert made["data"]["val_files"] == made["data"]["train_files"]
     assert made["trainer"]["test_freq"] == -1
+
+
+def test_a_template_with_a_date_gets_the_day_of_the_launch(
+    questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codec, model, run = chat_codec("dated"), tmp_path / "model", tmp_path / "run"
+    tiny_llama(codec).model.save_pretrained(model)
+    codec.tokenizer.save_pretrained(model)
+    config = resolved(model, questions, tmp_path, "limits.max_context_tokens=200")
+    for day in (2, 3):
+        monkeypatch.setattr(mempo.prompt_date, "date", SimpleNamespace(today=lambda day=day: date(2020, 1, day)))
+        assert start(config, Runs(), resume=day == 3) == 0
+        assert yaml.safe_load((run / "config.yaml").read_text("utf-8"))["prompt"]["date"] == "2020-01-02"
+        assert yaml.safe_load((run / "verl.yaml").read_text("utf-8"))["mempo"]["prompt"]["date"] == "2020-01-02"
 
 
 @pytest.mark.parametrize(("code", "ours", "named"), [(3, 3, "exit code 3"), (-9, 137, "signal SIGKILL")])

@@ -215,7 +215,7 @@ def test_squad_nests_its_questions_and_leaves_the_impossible_out(tmp_path: Path,
     assert [(q.id, q.text, q.gold, q.meta["title"]) for q in questions] == [
         ("s1", "Where is Normandy?", ("France",), "Normans")
     ]
-    assert f"1 questions of {path} are unanswerable" in remarks[1]
+    assert f"1 question of {path} is unanswerable" in remarks[1]
     both = read_questions(path, where={"answerable": [True, False]}).questions
     assert [q.gold for q in both] == [("France",), None]
 
@@ -259,7 +259,7 @@ MUSIQUE = [
 def test_musique_full_has_every_id_twice(tmp_path: Path) -> None:
     path = write(tmp_path / "musique.jsonl", "\n".join(map(json.dumps, MUSIQUE)))
     for wanted, gold, said in (
-        (None, ("A", "B"), f"1 questions of {path} are unanswerable by their own account and left out"),
+        (None, ("A", "B"), f"1 question of {path} is unanswerable by its own account and left out"),
         ({"answerable": True}, ("A", "B"), f"data.where keeps 1 of 2 questions of {path}"),
         ({"answerable": False}, "A", f"data.where keeps 1 of 2 questions of {path}"),
     ):

@@ -14,6 +14,7 @@ import pytest
 from mempo.data.errors import QuestionFileError
 from mempo.data.filters import where
 from mempo.data.questions import load_questions, read_questions
+from mempo.data.written import read_written
 from mempo.errors import UserError
 from mempo.question import Question
 
@@ -55,11 +56,61 @@ def write(path: Path, *rows: object) -> Path:
             Question("2hop", "Q?", ("A", "B"), meta={"answerable": True}),
         ),
         ({"id": "m", "question": "Q?", "answer": "A", "answer_aliases": []}, Question("m", "Q?", "A")),
+        ({"question": "Q?", "answer": "['Paris', 'City of Light']"}, Question("0", "Q?", ("Paris", "City of Light"))),
+        ({"question": "Q?", "golden_answers": '[["A", "a"], ["B"]]'}, Question("0", "Q?", (("A", "a"), ("B",)))),
+        ({"question": "Q?", "answer": "A", "answer_aliases": "['B']"}, Question("0", "Q?", ("A", "B"))),
+        ({"question": "Q?", "ground_truth": '{"target": ["Paris"]}'}, Question("0", "Q?", ("Paris",))),
+        ({"question": "Q?", "reward_model": '{"ground_truth": {"target": ["A"]}}'}, Question("0", "Q?", ("A",))),
         ({"question": "Q\ud800?", "answer": "A\ud800"}, Question("0", "Q\ufffd?", "A\ufffd")),
     ],
 )
 def test_jsonl_forms(tmp_path: Path, row: dict[str, Any], expected: Question) -> None:
     assert load_questions(write(tmp_path / "q.jsonl", row)) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("['Paris', 'City of Light']", ["Paris", "City of Light"]),
+        ("['Paris' 'City of Light']", ["Paris", "City of Light"]),  # as NumPy prints it; Python would join the two
+        ("['Paris'\n 'Lyon']", ["Paris", "Lyon"]),
+        ("[['a' 'b'] ['c']]", [["a", "b"], ["c"]]),
+        ('["Rock \'n\' Roll", "it\'s"]', ["Rock 'n' Roll", "it's"]),
+        ("('Paris', 'Lyon')", ["Paris", "Lyon"]),
+        ("[]", []),
+        ("[1997]", ["1997"]),
+        ("{'target': ['Paris']}", {"target": ["Paris"]}),
+        ("[sic]", "[sic]"),
+        ("[[Paris]]", "[[Paris]]"),
+        ('"Heroes"', '"Heroes"'),
+        ("(I Can't Get No) Satisfaction", "(I Can't Get No) Satisfaction"),
+        ("('Til Tuesday)", "('Til Tuesday)"),
+        (["['a']"], ["['a']"]),
+        (None, None),
+    ],
+)
+def test_lists_written_out_as_text(text: Any, found: Any) -> None:
+    assert read_written(text) == found
+
+
+@pytest.mark.parametrize(
+    "text", ["['Paris'", "['a'] ['b']", "array(['Paris'], dtype=object)", "{'target': ['A' 'B']}", "['a', f()]"]
+)
+def test_a_row_is_refused_when_its_list_cannot_be_read(tmp_path: Path, text: str) -> None:
+    path = write(tmp_path / "q.jsonl", {"question": "Q?", "answer": "A"}, {"question": "Q?", "answer": text})
+    with pytest.raises(QuestionFileError, match="line 2: the answer looks like a list written as text"):
+        load_questions(path)
+
+
+def test_a_written_list_of_numbers_may_be_a_range(tmp_path: Path) -> None:
+    with pytest.raises(QuestionFileError, match=r"line 1: the answer '\[0, 1\]' may be one \(a range\) or several"):
+        load_questions(write(tmp_path / "q.jsonl", {"question": "Q?", "answer": "[0, 1]"}))
+
+
+def test_a_ground_truth_that_parquet_holds_as_text(tmp_path: Path) -> None:
+    rows = [{"question": "Q?", "ground_truth": '{"target": ["Paris"]}'}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "q.parquet")
+    assert load_questions(tmp_path / "q.parquet") == [Question("0", "Q?", ("Paris",))]
 
 
 HOTPOT = {

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from mempo.config import Config
-from mempo.diagnose.alarms import LOOK, OK, UNKNOWN, at, number, verdicts
-from mempo.diagnose.checks import CHECKS, Check
+from mempo.config import Config, resolve
+from mempo.config.base import leaves
+from mempo.diagnose.alarms import LOOK, OK, UNKNOWN, advised, at, number, verdicts
+from mempo.diagnose.checks import CHECKS, Advice, Check
 from tests.diagnose.build import batch, report, rollout, turn
 
 HEALTHY: dict[str, float] = {
@@ -63,26 +64,27 @@ def healthy(**changes: Any) -> dict[str, Any]:
 
 
 def verdict_of(key: str, made: dict[str, Any]) -> str:
-    return next(v.verdict for v in verdicts(made) if v.key == key)
+    return next(v.verdict for v in verdicts(made, {}) if v.key == key)
 
 
 def test_a_healthy_run_is_calm() -> None:
-    assert [(v.key, v.verdict) for v in verdicts(healthy())] == [(check.key, OK) for check in CHECKS]
-    assert all(v.change is None for v in verdicts(healthy()))
+    assert [(v.key, v.verdict) for v in verdicts(healthy(), {})] == [(check.key, OK) for check in CHECKS]
+    assert all(v.change is None for v in verdicts(healthy(), {}))
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.key)
 def test_a_value_beyond_each_bound_is_looked_at(check: Check) -> None:
     assert check.low is not None or check.high is not None
     calm = {"repetition__distinct_notes": 0.0} if check.key == "distinct_queries" else {}
-    for bound, step in ((check.low, -1e-6), (check.high, 1e-6)):
-        if bound is not None:
+    for bound, step, advice in ((check.low, -1e-6, check.below), (check.high, 1e-6, check.above)):
+        assert (bound is None) == (advice is None)
+        if bound is not None and advice is not None:
             path = check.path.replace(".", "__")
             at_bound = healthy(**{**calm, path: bound})
             beyond = healthy(**{**calm, path: bound + step})
             assert verdict_of(check.key, at_bound) == OK
             assert verdict_of(check.key, beyond) == LOOK
-            assert next(v.change for v in verdicts(beyond) if v.key == check.key) == check.change
+            assert next(v.change for v in verdicts(beyond, {}) if v.key == check.key) == advised(advice, {})
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.key)
@@ -102,14 +104,39 @@ def test_what_excuses_a_value() -> None:
 def test_the_threshold_rows_stand_where_there_is_a_threshold() -> None:
     made = healthy()
     made["settings"]["threshold"] = "none"
-    assert not {"gold_kept_mem", "gold_kept_base"} & {v.key for v in verdicts(made)}
+    assert not {"gold_kept_mem", "gold_kept_base"} & {v.key for v in verdicts(made, {})}
+
+
+ADVICE = [advice for check in CHECKS for advice in (check.below, check.above) if advice]
+REMEDIES = sorted({remedy for advice in ADVICE for remedy in advice.remedies})
 
 
 def test_every_setting_that_an_advice_names_exists() -> None:
     known = set(_keys(Config().model_dump(mode="json"))) | {"sft.expert.lossless_share"}
-    for check in CHECKS:
-        named = re.findall(r"\b((?:memory|rl|sft|data|reward|limits)\.[a-z_.]*[a-z_])", check.change)
-        assert set(named) <= known, check.key
+    for remedy in REMEDIES:
+        named = re.findall(r"\b((?:memory|rl|sft|data|reward|limits)\.[a-z_.]*[a-z_])", remedy)
+        assert set(named) <= known, remedy
+
+
+@pytest.mark.parametrize("remedy", [remedy for remedy in REMEDIES if "=" in remedy])
+def test_nothing_is_advised_that_is_set(remedy: str) -> None:
+    assignments = re.findall(r"[a-z_.]+=[a-z0-9_.]*[a-z0-9_]", remedy)
+    key = assignments[0].split("=")[0]
+    as_set = dict(leaves(resolve(None, ["memory.baseline=full", *assignments]).plain()))  # it can be set as it stands
+    advice = Advice("why", (remedy, "lower memory.weight"))
+    assert advised(advice, as_set) == "why: lower memory.weight."
+    assert advised(advice, {key: "another"}) == f"why: {remedy}; lower memory.weight."
+    assert advised(Advice("why", (remedy,)), as_set) == "why; all that usually helps is set already."
+
+
+def test_what_is_left_is_offered() -> None:
+    made = healthy(drift__given=0.5)
+    (drift,) = [v for v in verdicts(made, {"memory.pool": "turn", "memory.normalize_std": False}) if v.key == "drift"]
+    assert drift.change is not None
+    assert "memory.pool" not in drift.change
+    assert "normalize_std" not in drift.change
+    assert "memory.gate=when_group_varies" in drift.change
+    assert drift.change.endswith("lower memory.weight.")
 
 
 def test_paths_of_all_checks_are_in_a_report() -> None:

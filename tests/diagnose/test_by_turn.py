@@ -22,7 +22,7 @@ def published() -> Batch:
     within = 47 * 0.13**2 - between
     values = means + noise * np.sqrt(within / float((noise**2).sum()))
     assert values.std(ddof=1) == pytest.approx(0.13)
-    return batch([rollout(turn(), *(turn("n", r=float(r), advantage=0.0) for r in row)) for row in values])
+    return batch([rollout(turn(), *(turn("n", r=float(r), advantage=0.0) for r in row), score=1.0) for row in values])
 
 
 def test_pooling_a_question_praises_early_turns_and_pooling_a_turn_does_not() -> None:

@@ -132,9 +132,10 @@ def test_errors_are_left_out_and_said(run: Path) -> None:
     report = diagnose(run, NO_MODEL)
     assert report["rollouts"]["rollouts"] == 1
     assert report["rollouts"]["errors_left_out"] == 1
-    assert any("1 rollouts" in remark for remark in report["remarks"])
+    assert any("1 rollout that failed" in remark for remark in report["remarks"])
     save_rollouts(run / "rollouts" / "step-4.jsonl", rollouts[1:], [{"is_error": True}])
-    with pytest.raises(UserError, match=r"no rollout of step-4 counts \(1 failed by infrastructure, 0 have no score\)"):
+    told = r"no rollout of step-4 counts \(1 rollout failed for infrastructure reasons, 0 have no score\)"
+    with pytest.raises(UserError, match=told):
         diagnose(run, NO_MODEL)
 
 

@@ -92,6 +92,40 @@ def test_the_configurations_own_agent_is_the_default() -> None:
     assert (spec.name, spec.notes) == ("memory", "required")
 
 
+@pytest.mark.parametrize("named", [[], ["evaluate.agents=[full, memory]"]])
+def test_the_own_agent_keeps_its_grammar_without_notes(named: list[str]) -> None:
+    without = ["agent.notes=forbidden", "agent.context=full", "rl.memory_signal=false"]
+    own, *others = specs_of(resolve("quickstart", [*without, *named]).config)
+    assert (own.name, own.context, own.notes, own.first_note) == ("full", "full", "forbidden", "forbidden")
+    assert [(other.name, other.notes) for other in others] == ([("memory", "required")] if named else [])
+    plain = "<think>t</think><answer>a</answer>"
+    assert not parse_turn(plain, 1, TurnGrammar(own.notes, own.first_note)).violations
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (["prompt.force_mem=true"], "set prompt.force_mem=false, or agent.notes=required"),
+        (["agent.first_note=required"], "set agent.first_note=optional"),
+        (["limits.max_note_tokens=9"], "no note to limit; set limits.max_note_tokens=null"),
+    ],
+)
+def test_an_agent_without_notes_that_asks_for_notes_is_refused(settings: list[str], says: str) -> None:
+    without = ["agent.notes=forbidden", "agent.context=full", "rl.memory_signal=false"]
+    resolve("quickstart", without)
+    with pytest.raises(ConfigError, match=says):
+        resolve("quickstart", [*without, *settings])
+
+
+def test_notes_that_have_no_place_are_refused() -> None:
+    for limit in ("56", "90"):  # the recipe's turns have 56 tokens
+        with pytest.raises(ConfigError, match=f"limits.max_note_tokens {limit} is never reached"):
+            resolve("quickstart", [f"limits.max_note_tokens={limit}"])
+    with pytest.raises(ConfigError, match="so no note is ever written"):
+        resolve("quickstart", ["limits.max_turns=1", "agent.first_note=forbidden"])
+    resolve("quickstart", ["limits.max_turns=1"])  # the first turn may hold one
+
+
 @pytest.mark.parametrize("actions", [("search", "access", "answer"), ("search", "answer"), ("answer",)])
 @pytest.mark.parametrize("notes", ["required", "forbidden"])
 def test_instructions_name_what_the_grammar_has(actions: tuple[str, ...], notes: str) -> None:

@@ -33,6 +33,7 @@ def test_a_file_of_several_sources_is_taken_apart() -> None:
     assert list(found) == ["data_source"], "all are hard: nothing to tell apart"
     assert found["data_source"]["nq"] == {
         "questions": 2.0,
+        "scored_questions": 2.0,
         "rollouts": 2.0,
         "errors": 0.0,
         "unscored": 0.0,

@@ -77,8 +77,9 @@ def test_a_local_model_as_several_agents_then_score_and_compare(
     command = ("eval", model, "--config", config, "--agents", "memory,react", "--samples", "2", "--out", "out")
     code, said = cli(*command)
     assert code == 0, said
-    assert "1 broken rows of test.jsonl are left out; the first: questions test.jsonl, line 3" in said
+    assert "1 broken row of test.jsonl is left out; the first: questions test.jsonl, line 3" in said
     assert "memory 8/8" in said
+    assert said.count("decoding is greedy (evaluate.temperature 0): the 2 samples") == 2, "before and beside the table"
     table = json.loads(Path("out/evaluation.json").read_text("utf-8"))
     assert {name: by_k["1"]["rollouts"] for name, by_k in table.items()} == {"memory": 8, "react": 8}
     assert {file.name for file in Path("out/tables").iterdir()} == {"table.md", "table.csv", "table.tex"}
@@ -87,6 +88,7 @@ def test_a_local_model_as_several_agents_then_score_and_compare(
     code, said = cli(*command)
     assert code == 0, said
     assert "memory: 8 rollouts are there; 0 to play" in said
+    assert json.loads(Path("out/agents.json").read_text())["memory"]["asked"] == {"samples": 2, "questions": {"1": 4}}
     assert Path("out/rollouts/memory.jsonl").read_bytes() == before
 
     code, said = cli(*command, "evaluate.temperature=1", "limits.max_turns=1")
@@ -98,6 +100,16 @@ def test_a_local_model_as_several_agents_then_score_and_compare(
     scored = json.loads(Path("out/scores.json").read_text("utf-8"))
     assert scored["measures"]["react"]["1"]["mem1/f1"] is not None
     assert len(read_lines(tmp_path / "out" / "scores" / "memory.jsonl")) == 8
+
+    agents = json.loads(Path("out/agents.json").read_text())
+    agents["react"]["asked"]["questions"]["1"] = 9  # five were never played
+    Path("out/agents.json").write_text(json.dumps(agents))
+    Path("out/server.json").write_text(json.dumps({"capabilities": {"notes": ["its samples are alike"]}}))
+    for again in ("score", "compare"):
+        code, said = cli(again, "out")
+        assert code == 0, said
+        assert "4 of 9" in said
+        assert "its samples are alike" in said
 
     code, said = cli("compare", "out", "--format", "latex,csv", "--out", "cmp")
     assert code == 0, said
@@ -229,3 +241,7 @@ def test_predictions_of_another_program_are_scored(cli: Cli, tmp_path: Path) -> 
     assert code == 0, said
     measures = json.loads((tmp_path / "scores.json").read_text("utf-8"))["measures"]["p"]["1"]
     assert [measures[name] for name in ("em", "search-r1/em", "mem1/f1", "asearcher/reward")] == [0.5] * 4
+    (tmp_path / "p.jsonl").write_text('{"id": "a", "answer": "Paris"}\n', "utf-8")
+    code, said = cli("score", "p.jsonl")
+    assert code == 0, said
+    assert "p: no question has a gold answer, so EM and F1 are not known" in said

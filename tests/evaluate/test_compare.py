@@ -7,9 +7,10 @@ import io
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 
-from mempo.evaluate.compare import Entry, Report, compare
+from mempo.evaluate.compare import Asked, Entry, Report, compare
 from mempo.evaluate.export import csv_table, latex, markdown, pair_texts
 from mempo.evaluate.figures import save_figures
 from mempo.evaluate.summary import objective_means, pass_rate, summarise
@@ -44,15 +45,16 @@ def entries() -> list[Entry]:
 
 def test_rows_by_objectives_with_errors_apart() -> None:
     report = compare(entries())
-    assert [(row.objectives, row.label, row.questions, row.rollouts, row.errors) for row in report.rows] == [
-        (2, "memory", 8, 8, 0),
-        (2, "react", 8, 9, 1),
-        (4, "memory", 1, 1, 0),
+    assert [(row.objectives, row.label, row.n, row.rollouts, row.errors) for row in report.rows] == [
+        (2, "memory", "8", 8, 0),
+        (2, "react", "8 of 9", 9, 1),
+        (4, "memory", "1", 1, 0),
     ]
     memory, react, four = report.rows
     assert (memory.estimates["em"].mean, react.estimates["em"].mean) == (0.75, 0.25)  # the lost one is no 0
-    assert memory.estimates["em"].low is not None
-    assert four.estimates["em"].low is None
+    assert memory.estimates["em"].low == pytest.approx(0.4093, abs=1e-4)
+    assert four.estimates["em"].low == pytest.approx(0.2065, abs=1e-4)  # one question of one right
+    assert memory.estimates["total_tokens"].low is None  # all alike
     assert memory.estimates["tool_calls"].mean == 3
     assert memory.estimates["note_tokens"].mean == 15
     (pair,) = [pair for pair in report.pairs if pair.measure == "em"]
@@ -64,11 +66,91 @@ def test_means_are_by_question_first_and_pass_at_k_is_shown() -> None:
     lines = [line("a", 1.0, n) for n in range(3)] + [line("b", 0.0, 0), line("b", None, 1), line("b", None, 2)]
     (row,) = compare([Entry("x", lines)]).rows
     assert row.estimates["em"].mean == 0.5
-    assert row.samples == 3
-    assert row.pass_k == 1.0  # of questions with three sound samples there is one
-    assert pass_rate(lines, 1) == 0.5
+    assert (row.samples, row.pass_k, row.pass_questions) == (3, 1.0, 1)
+    assert pass_rate(lines, 1) == (0.5, 2)
     measures = summarise([item | EXTRA for item in lines])
-    assert (measures["em"], measures["errors"], measures["pass@3"]) == (0.5, 2.0, 1.0)
+    assert (measures["em"], measures["errors"]) == (0.5, 2.0)
+    assert (measures["pass@3"], measures["pass@3_questions"]) == (1.0, 1.0)
+
+
+def half_failed() -> list[dict[str, Any]]:
+    """Ten questions of three samples: five right every time, five wrong twice with a sample that failed."""
+    right = [line(f"r{q}", 1.0, n) for q in range(5) for n in range(3)]
+    return right + [line(f"w{q}", None if n == 2 else 0.0, n) for q in range(5) for n in range(3)]
+
+
+def test_pass_at_k_says_on_how_many_questions_it_rests() -> None:
+    report = compare([Entry("x", half_failed())])
+    (row,) = report.rows
+    assert (row.n, row.samples, row.pass_k, row.pass_questions) == ("10", 3, 1.0, 5)
+    assert row.estimates["em"].mean == 0.5
+    said = "k = 2: x: pass@3 rests on 5 of 10 questions with 3 scored samples; pass@2 is 50.0% on 10 questions"
+    assert report.remarks == (said,)
+    head, _, cells, *_ = markdown(report).splitlines()
+    assert "| pass@3 |" in head
+    assert "| 100.0% (n 5 of 10) |" in cells
+    (numbers,) = csv.DictReader(io.StringIO(csv_table(report)))
+    assert (numbers["samples"], numbers["pass_k"], numbers["pass_questions"], numbers["asked"]) == (
+        "3",
+        "1.0",
+        "5",
+        "10",
+    )
+    assert r"100.0\% (n 5 of 10)" in latex(report)
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(report_table(report, ""))
+    shown = console.export_text()
+    assert "pass@3" in shown
+    assert "100.0% (n 5 of 10)" in shown
+
+
+def test_k_is_what_was_asked_for() -> None:
+    lines = [line("a", 1.0, n) for n in range(2)]  # the third was never played
+    (row,) = compare([Entry("x", lines, Asked({2: 4}, samples=3))]).rows
+    assert (row.n, row.samples, row.pass_k, row.pass_questions) == ("1 of 4", 3, None, 0)
+    mixed = compare([Entry("x", half_failed()), Entry("one", [line("r0", 1.0)])])
+    assert "| pass@k |" in markdown(mixed)
+    assert "| k=3: 100.0% (n 5 of 10) |" in markdown(mixed)
+    assert "| – | 0 |" in markdown(mixed), "one sample a question has no pass@k"
+
+
+def test_n_is_seen_where_it_is_smaller_than_what_was_asked() -> None:
+    lines = [line(f"q{i}", None if i % 2 else 1.0, gold=["g"]) for i in range(6)]
+    report = compare([Entry("x", lines)])
+    assert "| x | 3 of 6 | 100.0% [43.9–100.0] |" in markdown(report)
+    assert "x & 3 of 6 &" in latex(report)
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(report_table(report, ""))
+    console.print(scores_table(compare([Entry("x", lines)], ["mem1/f1"]), ["mem1/f1"]))
+    assert console.export_text().count("3 of 6") == 2
+    (numbers,) = csv.DictReader(io.StringIO(csv_table(report)))
+    assert (numbers["questions"], numbers["asked"]) == ("3", "6")
+
+
+def test_what_was_asked_and_never_played_is_seen() -> None:
+    report = compare([Entry("x", [line("a", 1.0)], Asked({2: 1, 4: 50}, samples=1))])
+    assert [(row.objectives, row.n, row.estimates["em"].mean) for row in report.rows] == [
+        (2, "1", 1.0),
+        (4, "0 of 50", None),
+    ]
+    assert "| 4 | x | 0 of 50 | – | – |" in markdown(report)
+
+
+def test_a_measure_that_rests_on_fewer_questions_is_said() -> None:
+    lines = [line(f"q{i}", 1.0, judge=None if i else 1.0, score=None if i == 2 else 1.0) for i in range(3)]
+    assert compare([Entry("x", lines)]).remarks == (
+        "k = 2: x: the score rests on 2 of 3 questions",
+        "k = 2: x: the judge rests on 1 of 3 questions",
+    )
+
+
+def test_questions_without_a_gold_answer_are_said() -> None:
+    unknown = [line(f"q{i}", None, gold=None) | {"is_error": False} for i in range(3)]
+    report = compare([Entry("x", unknown)])
+    assert report.remarks == ("x: no question has a gold answer, so EM and F1 are not known",)
+    report = compare([Entry("x", [*unknown, line("q9", 1.0, gold=["g"])])])
+    assert report.remarks == ("x: 3 of 4 rollouts answer questions without a gold answer and are not in EM and F1",)
+    assert report.rows[0].n == "1 of 4"
 
 
 EXTRA: dict[str, Any] = {
@@ -109,7 +191,7 @@ def test_markdown_keeps_its_columns() -> None:
     bars = [text.replace(r"\|", "").count("|") for text in rows]
     assert len(set(bars)) == 1
     assert r"a\|b\_$\\x & 50% \[red\]#{~^}" in rows[2]
-    assert "75.0% [50.0–100.0]" in rows[2]
+    assert "75.0% [40.9–92.9]" in rows[2]
 
 
 def test_csv_holds_every_number() -> None:
@@ -117,7 +199,7 @@ def test_csv_holds_every_number() -> None:
     assert rows[0]["agent"] == HOSTILE
     assert rows[1]["agent"] == "'=cmd()"  # no formula
     assert (float(rows[0]["em"]), float(rows[1]["em"]), rows[1]["errors"]) == (0.75, 0.25, "1")
-    assert rows[2]["em_low"] == ""  # unknown, not 0
+    assert rows[2]["turns_low"] == ""  # unknown, not 0
 
 
 def test_latex_escapes_what_means_something_in_it() -> None:
@@ -134,7 +216,7 @@ def test_the_terminal_shows_labels_as_they_are_and_fits() -> None:
     console.print(report_table(compare(entries()), "title [bold]"))
     shown = console.export_text()
     assert "title [bold]" in shown
-    assert "75.0% [50–100]" in shown
+    assert "75.0% [41–93]" in shown
     assert "…" not in shown
     scored = [Entry("x", [line("a", 1.0) | {"mem1/f1": 1.5}])]
     console.print(scores_table(compare(scored, ["mem1/f1"]), ["mem1/f1"]))
@@ -150,7 +232,10 @@ def test_rollouts_without_a_score_are_in_no_estimate_and_said() -> None:
     pure, report = compare([Entry("a", alone)]), compare([Entry("a", mixed)])
     assert report.rows[0].estimates == pure.rows[0].estimates
     assert (report.rows[0].questions, report.rows[0].rollouts) == (pure.rows[0].questions, 10)
-    assert report.remarks == ("2 objectives: 2 rollouts of a have no score and are in no average",)
+    assert report.remarks == (
+        "k = 2: a: 2 rollouts without a score are in no average",
+        "k = 2: a: pass@2 rests on 0 of 9 questions with 2 scored samples",
+    )
     assert pure.remarks == ()
 
 

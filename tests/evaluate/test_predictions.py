@@ -24,6 +24,8 @@ def test_what_other_programs_write(tmp_path: Path) -> None:
     file = tmp_path / "p.jsonl"
     file.write_bytes(b"\xef\xbb\xbf" + lines(GOOD) + b"\r\n\n" + lines({**GOOD, "id": 7, "answer": None}).rstrip())
     assert list(read_rollouts(file)) == [("a", 0), ("7", 0)], "also the last line, which nothing ends"
+    file.write_bytes(lines({**GOOD, "gold": "['x', 'y']"}))
+    assert read_rollouts(file)["a", 0]["gold"] == ["x", "y"]
     samples = [{**GOOD, "rollout": k} for k in range(3)]
     file.write_bytes(lines(*samples))
     assert len(read_rollouts(file)) == 3
@@ -51,6 +53,7 @@ def test_what_other_programs_write(tmp_path: Path) -> None:
         (lines({**GOOD, "actions": ["search"]}), "must be an object of counts, not a list"),
         (lines({**GOOD, "note_tokens": 3}), "must be a list of counts"),
         (lines({**GOOD, "notes": "n"}), "must be a list of objects"),
+        (lines({**GOOD, "gold": "['x'"}), "line 1: the answer looks like a list written as text and cannot be read"),
         (lines({**GOOD, "aug_answer": 5}), "must be a string or a list"),
     ],
 )

@@ -13,9 +13,10 @@ from rich.console import Console
 from mempo.config.evaluate import EvalSettings, agent_spec
 from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.errors import UserError
+from mempo.evaluate.compare import Asked
 from mempo.evaluate.resume import play_missing, score_missing_notes
 from mempo.evaluate.runner import EvalSetup
-from mempo.evaluate.store import EvalFolder, refuse_changed_questions, weights_mark
+from mempo.evaluate.store import EvalFolder, asked_of, refuse_changed_questions, weights_mark
 from mempo.interfaces import Generation, SamplerError, SamplingParams, ToolErrorKind, ToolResult
 from mempo.question import Question
 from mempo.runs.files import read_lines
@@ -163,13 +164,18 @@ def test_what_has_changed_is_refused_and_listed(tmp_path: Path) -> None:
     config = {"seed": 0, "evaluate": {"temperature": 0, "max_in_flight": 4, "agents": ["memory"]}, "rl": {"steps": 3}}
     identity = {"policy": "final", "weights": "ab"}
     folder.refuse_changes(config, identity)  # nothing there yet
-    folder.begin(config, identity, [SPEC])
+    folder.begin(config, identity, [SPEC], Asked({1: 5, 2: 5}, 2))
     free = {"seed": 0, "evaluate": {"temperature": 0, "max_in_flight": 9, "agents": ["react"]}, "rl": {"steps": 0}}
     folder.refuse_changes(free, identity)
     with pytest.raises(UserError, match=r"seed: 0 → 1; evaluate.temperature: 0 → 1; weights: 'ab' → 'cd'"):
         folder.refuse_changes({**config, "seed": 1, "evaluate": {"temperature": 1}}, {**identity, "weights": "cd"})
-    folder.begin(config, identity, [agent_spec("react", "required", "optional")])
+    folder.begin(config, identity, [agent_spec("react", "required", "optional")], Asked({1: 7}, 1))
     assert list(folder.agents()) == ["memory", "react"]
+    folder.begin(config, identity, [SPEC], Asked({1: 3, 4: 5}, 1))  # fewer of one kind, and a new kind
+    assert asked_of(folder.agents()["memory"]) == Asked({1: 5, 2: 5, 4: 5}, 2)
+    assert asked_of(folder.agents()["react"]) == Asked({1: 7}, 1)
+    for damaged in ({"name": "made before"}, {"asked": 3}, {"asked": {"questions": [], "samples": "x"}}, {"asked": {}}):
+        assert asked_of(damaged) == Asked()
 
 
 def test_changed_questions_are_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from mempo.evaluate.stats import (
     mean_of,
     pass_at_k,
     question_means,
+    share,
     sign_flip_test,
 )
 
@@ -52,7 +54,7 @@ def plain_bootstrap(values: list[float], resamples: int = 4000) -> tuple[float, 
 @pytest.mark.parametrize(
     "values",
     [
-        [1.0] * 30 + [0.0] * 70,  # few values, drawn by their counts
+        [9.0] * 30 + [1.0] * 70,  # few values, drawn by their counts
         [float(i * i % 97) + i / 1000 for i in range(80)],  # all different, drawn one by one
         [float(i * i % 997) + i / 10_000 for i in range(2500)],  # many and different: the normal interval
     ],
@@ -68,14 +70,88 @@ def test_the_interval_is_that_of_a_plain_bootstrap(values: list[float]) -> None:
     assert found.high == pytest.approx(high, abs=0.15 * width)
 
 
-def test_the_interval_is_seeded_and_absent_where_it_says_nothing() -> None:
+def test_the_bootstrap_is_seeded_and_absent_where_it_says_nothing() -> None:
     means = {str(i): float(i % 2) for i in range(20)}
     assert bootstrap(means, 1) == bootstrap(means, 1)
     one = bootstrap({"a": 0.5})
     assert (one.mean, one.low, one.high, one.questions) == (0.5, None, None, 1)
     assert bootstrap({}).mean is None
-    alike = bootstrap({"a": 0.1, "b": 0.1, "c": 0.1})
-    assert (alike.low, alike.high) == (0.1, 0.1)
+    alike = bootstrap(numbered([412.0] * 3))
+    assert (alike.mean, alike.low, alike.high) == (412.0, None, None)
+
+
+def numbered(values: Sequence[float]) -> dict[str, float]:
+    return {str(i): float(value) for i, value in enumerate(values)}
+
+
+@pytest.mark.parametrize(
+    ("right", "of", "low", "high"),
+    # Wilson's interval, from published tables and by hand.
+    [
+        *((3, 3, 0.4385, 1.0), (0, 3, 0.0, 0.5615), (1, 1, 0.2065, 1.0), (0, 1, 0.0, 0.7935), (6, 8, 0.4093, 0.9285)),
+        *((81, 263, 0.2553, 0.3662), (0, 20, 0.0, 0.1611), (10, 10, 0.7225, 1.0), (100, 100, 0.9630, 1.0)),
+    ],
+)
+def test_rates_have_wilsons_interval(right: int, of: int, low: float, high: float) -> None:
+    found = share(numbered([1.0] * right + [0.0] * (of - right)))
+    assert (found.mean, found.questions) == (right / of, of)
+    assert (found.low, found.high) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[1, 1, 0.99], [2 / 3, 1, 1], [0.5] * 10, [1.0] * 29 + [0.9], [0.0, 0.01], [0.3], [1 / 3] * 1000],
+    ids=str,
+)
+def test_shares_that_are_no_rates_do_not_collapse_either(values: list[float]) -> None:
+    found = share(numbered(values))
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < found.mean < found.high or found.high == 1  # type: ignore[operator]
+    assert found.low >= 0
+    assert found.high <= 1
+    assert found.high - found.low > 3 / (len(values) + 4), "n questions say nothing of what happens once in n"
+
+
+def test_a_share_by_hand() -> None:
+    # Two questions at 0.5; z = 1.96, so 1.92 zeros and as many ones are added: n = 5.84, mean 0.5,
+    # variance (2 · 0.25 + 1.92) / 5.84 − 0.25 = 0.1644, half 1.96 · √(0.1644 / 5.84) = 0.3288.
+    found = share({"a": 0.5, "b": 0.5})
+    assert (found.low, found.high) == (pytest.approx(0.1712, abs=1e-4), pytest.approx(0.8288, abs=1e-4))
+
+
+def test_many_questions_have_the_usual_interval() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.beta(2, 3, size=3000)
+    found, half = share(numbered(values.tolist())), 1.96 * values.std() / np.sqrt(3000)
+    assert found.low == pytest.approx(values.mean() - half, abs=0.0005)
+    assert found.high == pytest.approx(values.mean() + half, abs=0.0005)
+
+
+def test_what_has_another_range() -> None:
+    summed = share(numbered([2, 2, 2]), top=2)  # MEM1 sums over two objectives
+    assert (summed.low, summed.high) == (pytest.approx(2 * 0.4385, abs=1e-4), 2.0)
+    own = numbered([-3.0, 5.0, 9.0, 1.0])  # a score of the user's own
+    assert share(own) == bootstrap(own)
+    nothing = share({})
+    assert (nothing.mean, nothing.low, nothing.high, nothing.questions) == (None, None, None, 0)
+
+
+@pytest.mark.parametrize("n", [2, 3, 20, 100])
+def test_agents_that_never_differ_may_differ_elsewhere(n: int) -> None:
+    alike = compare_paired(numbered([1.0] * n), numbered([1.0] * n))
+    # Bonett and Price: each agent won one of n + 2.
+    half = 1.959964 * np.sqrt(2 / (n + 2)) / np.sqrt(n + 2)
+    assert (alike.difference, alike.p_value) == (0.0, 1.0)
+    assert (alike.low, alike.high) == (pytest.approx(max(-half, -1)), pytest.approx(min(half, 1)))
+
+
+def test_a_paired_interval_by_hand() -> None:
+    # 10 questions, second better on 4 and worse on 1: 5/12 and 2/12 after adding one to each, so
+    # 3/12 ± 1.96 · √((7/12 − 1/16) / 12) = 0.25 ± 0.4084.
+    differences = [1.0] * 4 + [-1.0] + [0.0] * 5
+    found = compare_paired(numbered([0.0] * 10), numbered(differences))
+    assert (found.low, found.high) == (pytest.approx(-0.1584, abs=1e-4), pytest.approx(0.6584, abs=1e-4))
 
 
 def test_two_agents_are_compared_on_what_both_have() -> None:

@@ -10,7 +10,10 @@ from mempo.evaluate.table import COLUMNS, ByObjectives, cells, evaluation_table
 from mempo.measures import aggregate
 
 START: ByObjectives = {2: {"questions": 50.0, "em": 0.125, "f1": 0.5, "memory/p_mem_raw": None, "errors": 0.0}}
-END: ByObjectives = {2: {"questions": 50.0, "em": 1.0, "f1": 1.0}, 3: {"questions": 40.0, "em": 0.0}}
+END: ByObjectives = {
+    2: {"questions": 50.0, "scored_questions": 37.0, "em": 1.0, "f1": 1.0},
+    3: {"questions": 40.0, "em": 0.0},
+}
 
 
 def drawn(*results: tuple[str, ByObjectives]) -> list[list[str]]:
@@ -27,7 +30,7 @@ def test_policies_stand_below_each_other_by_number_of_objectives() -> None:
     assert header[:5] == ["objectives", "n", "policy", "EM", "F1"]
     assert [row[:4] for row in rows] == [
         ["2", "50", "start", "12.5%"],
-        ["2", "50", "after RL", "100.0%"],
+        ["2", "37 of 50", "after RL", "100.0%"],
         ["3", "40", "after RL", "0.0%"],
     ]
 

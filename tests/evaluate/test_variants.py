@@ -14,6 +14,7 @@ from mempo.evaluate.variants import MEASURES, augmented, variant_scores
 
 PIECES = (
     *("Paris", "the", "A", "an", "U.S.", "New-York", "rome", "1,000", "...", "巴黎", "é", "3.14", "-5", "$5", "«x»"),
+    *("True", "False", "yes", "no", "noanswer", "㐀", "\uf900", "１９９７年", "1997年", "第²", "、"),
     *("İstanbul", "½", "ﬁn", "<mem>", "'the'", " ", "x\u00a0y", "\u200b", "a\tb", "\u2028"),
 )
 WORDS = st.lists(st.sampled_from(PIECES), max_size=5).map(" ".join)
@@ -59,16 +60,108 @@ def test_mem1_sums_over_objectives_and_refuses_other_counts(answers: list[str], 
     assert found["f1"] == pytest.approx(sum(best))
 
 
-@given(WORDS.filter(lambda text: text.isascii()), ALIASES.filter(lambda texts: all(t.isascii() for t in texts)))
-def test_asearcher_in_english(answer: str, aliases: list[str]) -> None:
+def yes_no(text: str) -> str:
+    return {"True": "yes", "False": "no"}.get(text, text)
+
+
+def characters(text: str) -> list[str]:
+    """What ASearcher's rewards make of Chinese: characters but for ASCII digits and a few marks, and runs of digits."""
+    found, run = [char for char in text if char not in "0123456789，。 ,.-"], ""
+    for char in text + "\0":
+        if char.isdigit():
+            run += char
+        elif run:
+            found.append(run)
+            run = ""
+    return found
+
+
+def rewards_f1(answer: str, gold: str) -> float:
+    answer, gold = to_spaces(yes_no(answer)), to_spaces(yes_no(gold))
+    if any(0x4E00 <= ord(c) <= 0x9FFF or 0x3400 <= ord(c) <= 0x4DBF or 0xF900 <= ord(c) <= 0xFAFF for c in gold):
+        return set_f1(characters(answer), characters(gold))
+    return set_f1(answer.split(), gold.split())
+
+
+def covers(answer: str, gold: str) -> bool:
+    said = squad(yes_no(answer)).split(" ")
+    return all(token in said for token in squad(yes_no(gold)).split(" "))
+
+
+@given(WORDS, ALIASES)
+def test_asearchers_rewards(answer: str, aliases: list[str]) -> None:
     answer = answer.strip()
-    found = variant_scores("asearcher", answer, [aliases])
-    assert found["em"] == any(squad(alias) == squad(answer) for alias in aliases)
-    covered = [all(t in squad(answer).split(" ") for t in squad(alias).split(" ")) for alias in aliases]
-    assert found["cem"] == any(covered)
-    f1 = max(set_f1(to_spaces(answer).split(), to_spaces(alias).split()) for alias in aliases)
+    found = variant_scores("asearcher-train", answer, [aliases])
+    assert found == variant_scores("asearcher", answer, [aliases])
+    f1 = max(rewards_f1(answer, alias) for alias in aliases)
+    assert found["em"] == any(squad(yes_no(alias)) == squad(yes_no(answer)) for alias in aliases)
+    assert found["cem"] == any(covers(answer, alias) for alias in aliases)
     assert found["f1"] == pytest.approx(f1)
     assert found["reward"] == pytest.approx(f1)  # without augmented answers 0.7·F1 + 0.3·F1
+
+
+@given(WORDS, ALIASES)
+def test_asearchers_evaluation(answer: str, aliases: list[str]) -> None:
+    answer = answer.strip()
+    found = variant_scores("asearcher-eval", answer, [aliases])
+    assert found["em"] == any(squad(alias) == squad(answer) for alias in aliases)
+    assert found["cem"] == any(covers(answer, alias) for alias in aliases)
+    f1 = max(set_f1(to_spaces(answer).split(), to_spaces(alias).split()) for alias in aliases)
+    assert found["f1"] == pytest.approx(f1)
+
+
+def closed_f1(answer: str, gold: str) -> float:
+    answer, gold = squad(answer), squad(gold)
+    if answer != gold and {answer, gold} & {"yes", "no", "noanswer"}:
+        return 0.0
+    said, wanted = answer.split(), gold.split()
+    common = sum(min(said.count(word), wanted.count(word)) for word in set(said))
+    if not common:
+        return 0.0
+    precision, recall = common / len(said), common / len(wanted)
+    return 2 * precision * recall / (precision + recall)
+
+
+@given(WORDS, ALIASES)
+def test_hotpotqa_and_flashrag(answer: str, aliases: list[str]) -> None:
+    answer = answer.strip()
+    hotpot, flash = variant_scores("hotpotqa", answer, [aliases]), variant_scores("flashrag", answer, [aliases])
+    assert hotpot["em"] == any(squad(alias) == squad(answer) for alias in aliases)
+    assert hotpot["f1"] == pytest.approx(max(closed_f1(answer, alias) for alias in aliases))
+    assert flash == {**hotpot, "acc": float(any(squad(alias) in squad(answer) for alias in aliases))}
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "gold", "em", "f1"),
+    [
+        ("asearcher-train", "True", "yes", 1.0, 1.0),
+        ("asearcher-eval", "True", "yes", 0.0, 0.0),
+        ("asearcher-train", "true", "yes", 0.0, 0.0),  # only the capital form is mapped
+        ("asearcher-train", "㐀国", "国㐀", 0.0, 1.0),
+        ("asearcher-train", "\uf900国", "国 \uf900", 0.0, 1.0),
+        ("asearcher-eval", "㐀国", "国㐀", 0.0, 0.0),
+        ("asearcher-train", "１９９７年", "1997年", 0.0, 2 / 7),  # １, ９, ７, 年 and １９９７ against 年 and 1997
+        ("asearcher-eval", "１９９７年", "1997年", 0.0, 0.0),
+        ("hotpotqa", "yes it is", "yes", 0.0, 0.0),
+        ("hotpotqa", "Yes.", "yes", 1.0, 1.0),
+        ("hotpotqa", "no", "no war", 0.0, 0.0),
+        ("flashrag", "noanswer given", "noanswer", 0.0, 0.0),
+        ("hotpotqa", "Paris Paris", "Paris", 0.0, 2 / 3),  # multisets
+        ("asearcher-eval", "Paris Paris", "Paris", 0.0, 1.0),  # sets
+    ],
+)
+def test_where_the_published_scorers_differ(name: str, answer: str, gold: str, em: float, f1: float) -> None:
+    found = variant_scores(name, answer, [[gold]])
+    assert (found["em"], found["f1"]) == (em, pytest.approx(f1))
+
+
+def test_several_objectives_of_scripts_that_know_one() -> None:
+    two = [["巴黎"], ["东京"]]
+    for name in ("search-r1", "hotpotqa", "flashrag", "asearcher-train", "asearcher-eval"):
+        assert variant_scores(name, "巴黎；东京", two)["em"] == 1.0
+        assert variant_scores(name, "巴黎", two) == dict.fromkeys(MEASURES[name], 0.0)
+    assert variant_scores("flashrag", "Paris; Rome", [["Paris"], ["Lima"]]) == {"em": 0.0, "acc": 0.0, "f1": 0.5}
+    assert variant_scores("mem1", "巴黎；东京", two)["em"] == 0.0  # as published
 
 
 def test_scores_by_hand() -> None:

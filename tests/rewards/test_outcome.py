@@ -79,6 +79,20 @@ def test_an_alias_that_holds_the_separator_can_be_answered() -> None:
     assert score_answer("a; b", question((("a", "a; b"), ("b",))), PLAIN).em == 1.0
 
 
+def test_the_full_width_separator_splits_too() -> None:
+    cities: Gold = (("巴黎",), ("东京",))
+    for answer in ("巴黎；东京", "巴黎;东京", "巴黎； 东京", "巴黎 ；东京"):
+        assert score_answer(answer, question(cities), PLAIN).em == 1.0
+    assert score_answer("东京；巴黎", question(cities), PLAIN).em == 0.0
+    assert score_answer("巴黎、东京", question(cities), PLAIN).em == 0.0  # 、 also stands within a name
+    assert score_answer("巴黎；东京", question("巴黎；东京"), PLAIN).em == 1.0  # one objective is never split
+    own = OutcomeSettings(separator="|")
+    assert score_answer("巴黎｜东京", question(cities), own).em == 1.0
+    assert score_answer("巴黎；东京", question(cities), own).em == 0.0
+    published = OutcomeSettings(normalization="search-r1")  # which keeps ； where it stands in a name
+    assert score_answer("甲；乙；丙", question((("甲；乙",), ("丙",))), published).em == 1.0
+
+
 def test_own_separator_and_published_normalization() -> None:
     assert score_answer("Paris | yen", question(TWO), OutcomeSettings(separator="|")).em == 1.0
     assert score_answer("A", question("A"), OutcomeSettings(normalization="search-r1")).em == 0.0

@@ -26,6 +26,8 @@ from mempo.config.base import is_import_path
 from mempo.engine.model import load_codec
 from mempo.errors import UserError
 from mempo.pipeline import fingerprints
+from mempo.prompt_date import with_saved_date, with_todays_date
+from mempo.render import Renderer
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
 
@@ -67,7 +69,10 @@ def launch(
     Raises:
         UserError: anything that is the user's to mend, before the process starts.
     """
-    config, run = resolved.config, RunFolder(Path(resolved.config.output))
+    run = RunFolder(Path(resolved.config.output))
+    if resume:
+        resolved = with_saved_date(resolved, run.path)
+    config = resolved.config
     machine, runner, address = machine or Machine(), runner or run_process, checked_address(address)
     dry_run(resolved, address)  # refuses before anything is looked at
     begun_as = refuse_other_run(run, resolved.plain(), resume)
@@ -82,13 +87,16 @@ def launch(
             "the lines above; --skip-checks starts all the same"
         )
     with run.locked():
-        data = _checked_data(config, run, machine)
+        data, renderer = _checked_data(config, run, machine)
         for remark in data.remarks:
             console.print(remark, highlight=False, markup=False)
         if not run.has_begun():
             resume = False  # what an earlier start left is no more than its configuration
+            resolved = with_todays_date(resolved, renderer.codec)
+            renderer = Renderer(renderer.codec, resolved.config.prompt)
+            begun_as = {**begun_as, "prompt": resolved.plain()["prompt"]}
             run.begin(begun_as, resume)
-        run.refuse_other_data(fingerprints(data), resume)
+        run.refuse_other_data(fingerprints(data, renderer), resume)
         folder = run.path.absolute()
         write_questions(folder / "data" / "train.parquet", data.train, source=_source(config))
         if data.test:
@@ -151,7 +159,7 @@ def refuse_other_run(run: RunFolder, plain: Mapping[str, Any], resume: bool) -> 
     return begun_as
 
 
-def _checked_data(config: Config, run: RunFolder, machine: Machine) -> Data:
+def _checked_data(config: Config, run: RunFolder, machine: Machine) -> tuple[Data, Renderer]:
     """The questions, once the agent that will play them has been made: what it refuses, it refuses here."""
     path = config.model.path or ""
     shape = machine.shape(path)
@@ -160,8 +168,8 @@ def _checked_data(config: Config, run: RunFolder, machine: Machine) -> Data:
     codec = load_codec(path)
     data = load_data(config, run.path / "data")
     check_enough_questions(config, len(data.train))
-    make_agent(config, codec, make_tools(config, data.retriever), data.world)
-    return data
+    agent = make_agent(config, codec, make_tools(config, data.retriever), data.world)
+    return data, agent.renderer
 
 
 def _source(config: Config) -> str:

@@ -87,6 +87,34 @@ def react_has_no_notes(config: Config) -> str | None:
     return None
 
 
+def forced_notes_are_allowed(config: Config) -> str | None:
+    if config.agent.notes == "forbidden" and config.prompt.force_mem:
+        return (
+            "prompt.force_mem begins every turn from the second on with <mem>, but agent.notes is forbidden, so no "
+            "such turn could keep the format; set prompt.force_mem=false, or agent.notes=required"
+        )
+    return None
+
+
+def first_note_is_allowed(config: Config) -> str | None:
+    if config.agent.notes == "forbidden" and config.agent.first_note == "required":
+        return (
+            "agent.first_note is required, but agent.notes is forbidden, which forbids notes in the first turn too; "
+            "set agent.first_note=optional, or agent.notes=required"
+        )
+    return None
+
+
+def notes_can_be_written(config: Config) -> str | None:
+    agent, limits = config.agent, config.limits
+    if limits.max_turns == 1 and agent.first_note == "forbidden" and agent.notes == "required":
+        return (
+            "agent.notes is required from the second turn on and agent.first_note is forbidden, but limits.max_turns "
+            "is 1, so no note is ever written; set agent.notes=forbidden, or more turns"
+        )
+    return None
+
+
 def rl_has_questions(config: Config) -> str | None:
     if config.rl.steps and config.data.world is None and not config.data.train:
         return "rl.steps is set but there is nothing to train on; set data.train or data.world"
@@ -130,6 +158,9 @@ RULES: dict[Rule, tuple[str, ...]] = {
     one_source_of_passages: ("data.index", "data.server", "data.corpus"),
     tools_have_something_to_search: ("agent.tools", "data.corpus", "data.index", "data.server", "data.world"),
     react_has_no_notes: ("agent.context", "agent.notes"),
+    forced_notes_are_allowed: ("agent.notes", "prompt.force_mem"),
+    first_note_is_allowed: ("agent.notes", "agent.first_note"),
+    notes_can_be_written: ("agent.notes", "agent.first_note", "limits.max_turns"),
     rl_has_questions: ("rl.steps", "data.train", "data.world"),
     sft_has_questions: ("sft.steps", "data.train", "data.world"),
     answers_are_joined_as_they_are_split: ("reward.separator", "sft.expert.joiner", "memory.probe.joiner"),

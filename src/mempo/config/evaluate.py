@@ -12,7 +12,8 @@ A name stands for what the policy sees, the grammar its turns are judged by, and
 | `window(k)` | the last k turns with their tool results | as configured | yes |
 | `no_tools` | the question | forbidden | none: it answers at once |
 
-`package.module:factory` is a context of your own, with notes as configured. All play the same loop with the same
+The configuration's own context has the configuration's notes, whatever the table says. `package.module:factory` is a
+context of your own, with notes as configured. All play the same loop with the same
 limits; a policy that was trained with notes and is asked to do without them is judged as an agent without notes.
 """
 
@@ -84,8 +85,9 @@ class AgentSpec:
         return "".join(char if char.isalnum() or char in "_-." else "-" for char in self.name).strip("-")
 
 
-def agent_spec(name: str, notes: Presence, first_note: Presence) -> AgentSpec:
-    """The agent of a name; `notes` and `first_note` are those of the configuration (`agent.*`).
+def agent_spec(name: str, notes: Presence, first_note: Presence, own: str | None = None) -> AgentSpec:
+    """The agent of a name; `notes` and `first_note` are those of the configuration (`agent.*`), and `own` is its
+    context: the agent of that name is the configuration's own, grammar included.
 
     Raises:
         ConfigError: unknown name, with the nearest known one.
@@ -95,18 +97,20 @@ def agent_spec(name: str, notes: Presence, first_note: Presence) -> AgentSpec:
         raise ConfigError(f"unknown agent {name!r}{nearest(name, AGENT_NAMES)}; known: {', '.join(AGENT_NAMES)}")
     if name in _WITHOUT_NOTES:
         return AgentSpec(name, "react", "forbidden", "forbidden", tools=name != "no_tools")
+    if name == own:
+        return AgentSpec(name, name, notes, "forbidden" if notes == "forbidden" else first_note)
     if name in _WITH_NOTES and notes == "forbidden":  # a configuration of an agent without memory
         return AgentSpec(name, name, "required", "optional")
     return AgentSpec(name, name, notes, first_note)
 
 
-def agent_specs(names: Sequence[str], notes: Presence, first_note: Presence) -> list[AgentSpec]:
+def agent_specs(names: Sequence[str], notes: Presence, first_note: Presence, own: str | None = None) -> list[AgentSpec]:
     """The agents of several names, in their order.
 
     Raises:
         ConfigError: an unknown name, one that stands twice, two that would share a file.
     """
-    specs = [agent_spec(name, notes, first_note) for name in names]
+    specs = [agent_spec(name, notes, first_note, own) for name in names]
     seen: dict[str, str] = {}
     for spec in specs:
         if spec.file_name in seen:

@@ -23,7 +23,8 @@ class OutcomeSettings(Settings):
     """A rollout that ran out of its context window: `score` it like any other (without an answer that is 0), or
     `exclude` it, as one that says nothing about the policy: it then does not count, in training or in averages."""
     separator: str = ";"
-    """Splits the answer when the question has several objectives; never used with one."""
+    """Splits the answer when the question has several objectives; never used with one. Its full-width form (；)
+    splits too."""
     normalization: Normalization = "default"
     """How answers are compared: `default` or `search-r1` (see `mempo.text`)."""
 

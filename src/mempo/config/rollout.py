@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from datetime import date as day
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -42,6 +43,19 @@ class PromptSettings(Settings):
     `access.short_page_chars`); for contexts that keep old results: `full`, `react`, `window(k)`."""
     force_mem: bool = False
     """Begin every turn from the second on with `<mem>`, written for the policy (no loss, no credit)."""
+    date: str | None = None
+    """Today's date for chat templates that ask for it, such as 2026-03-01. None: the day on which the run or the
+    evaluation began, which is written here, so that a resumed one asks the same prompts."""
+
+    @field_validator("date", mode="before")
+    @classmethod
+    def _is_a_date(cls, value: Any) -> Any:
+        if value is None or type(value) is day:  # YAML reads a date as one
+            return value and value.isoformat()
+        try:
+            return day.fromisoformat(value).isoformat()
+        except (TypeError, ValueError):
+            raise ValueError(f"{value!r} is no date; write it as 2026-03-01") from None
 
 
 class AgentSettings(Settings):

@@ -88,6 +88,19 @@ TABLE: tuple[Unused, ...] = (
         "agent.context {s.agent.context} shows the last tool result alone, so {key} would do nothing; set "
         "prompt.short_results=false, or a context that keeps old results (full, react, window(k))",
     ),
+    Unused(
+        "Config",
+        ("limits.max_note_tokens",),
+        lambda s: s.agent.notes == "forbidden",
+        "{key} is {value}, but agent.notes is forbidden, so there is no note to limit; set {key}=null",
+    ),
+    Unused(
+        "Config",
+        ("limits.max_note_tokens",),
+        lambda s: s.limits.max_note_tokens is not None and s.limits.max_note_tokens >= s.limits.max_turn_tokens,
+        "{key} {value} is never reached, since a whole turn has limits.max_turn_tokens {s.limits.max_turn_tokens}; set "
+        "a smaller one, or {key}=null",
+    ),
     # --- an index
     Unused(
         "BuildSettings",

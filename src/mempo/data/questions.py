@@ -16,6 +16,7 @@ from mempo.data.filters import where as kept_by
 from mempo.data.forms import asks_for_unanswerable, is_unanswerable, plain_row
 from mempo.data.plans import plan_meta
 from mempo.data.rows import ANSWER_KEYS, question_of
+from mempo.errors import counted
 from mempo.question import Question
 
 
@@ -89,12 +90,13 @@ def read_questions(
     remarks = [f"{path} is read as {form}" for form in forms if form]
     if unanswerable:
         remarks.append(
-            f"{unanswerable} questions of {path} are unanswerable by their own account and left out; "
+            f"{counted(unanswerable, 'question')} of {path} {'is' if unanswerable == 1 else 'are'} unanswerable by "
+            f"{'its' if unanswerable == 1 else 'their'} own account and left out; "
             "data.where={answerable: false} asks for them"
         )
     if wanted:
         kept = {id(question) for question in kept_by([question for _, question in found], wanted)}
-        remarks.append(f"data.where keeps {len(kept)} of {len(found)} questions of {path}")
+        remarks.append(f"data.where keeps {len(kept)} of {counted(len(found), 'question')} of {path}")
         found = [(place, question) for place, question in found if id(question) in kept]
     questions: list[Question] = []
     places: dict[str, str] = {}
@@ -105,7 +107,8 @@ def read_questions(
         else:
             bad(f"questions {path}: id {question.id!r} stands in {first} and in {place}; ids must be unique")
     if skipped:
-        remarks.append(f"{len(skipped)} broken rows of {path} are left out; the first: {skipped[0]}")
+        left_out = f"{counted(len(skipped), 'broken row')} of {path} {'is' if len(skipped) == 1 else 'are'} left out"
+        remarks.append(f"{left_out}; the first: {skipped[0]}")
     if (file := aliases_beside(path)) is not None:
         questions = with_aliases(questions, file)
     return Loaded(questions, skipped, remarks)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mempo.data.written import read_written
 from mempo.question import Gold, Question, as_gold
 from mempo.retrieval.jsonl import json_name, valid_text
 
 ID_KEYS = ("qid", "id", "idx", "query_id", "_id")
-ANSWER_KEYS = ("golden_answers", "answer", "answers", "gt", "aug_answer")
+ANSWER_KEYS = ("golden_answers", "answer", "answers", "gt", "ground_truth", "aug_answer")
 """The first of these that is there and not null is the gold answer."""
 
 PROMPT_MARKERS = ("Answer the following questions:", "Question:")
@@ -28,7 +29,7 @@ def question_of(row: Mapping[str, Any], row_number: int) -> Question:
     `aug_answer` where that is not the gold.
     """
     text = _text(row)
-    reward_model = row.get("reward_model")
+    reward_model = read_written(row.get("reward_model"))
     if isinstance(reward_model, Mapping):
         raw = _rewarded(reward_model)
     elif isinstance(row.get("decomposition"), list):
@@ -45,8 +46,9 @@ def question_of(row: Mapping[str, Any], row_number: int) -> Question:
     probe = row.get("probe")
     if probe is not None and (not isinstance(probe, str) or not probe.strip()):
         raise ValueError(f'"probe" must be a string that is not blank, not {json_name(probe)}')
-    if row.get("aug_answer") is not None and row["aug_answer"] is not raw:
-        meta["aug_answer"] = _clean(row["aug_answer"])
+    more = read_written(row.get("aug_answer"))
+    if more is not None and more != raw:
+        meta["aug_answer"] = _clean(more)
     return Question(id=_id(row, row_number), text=text, gold=_gold(_clean(raw)), probe=probe, meta=meta)
 
 
@@ -99,18 +101,23 @@ def _answered(row: Mapping[str, Any]) -> Any:
     if answer is None:
         keys = ", ".join(f'"{key}"' for key in ANSWER_KEYS)
         raise ValueError(f"has no answer (looked for {keys}, or reward_model.ground_truth); it has {_keys(row)}")
-    aliases = row.get("answer_aliases")
+    answer, aliases = _target(answer), read_written(row.get("answer_aliases"))
     if aliases and isinstance(answer, str) and isinstance(aliases, list):
         return [answer, *(alias for alias in aliases if alias != answer)]
     return answer
 
 
 def _rewarded(reward_model: Mapping[str, Any]) -> Any:
-    truth = reward_model.get("ground_truth")
-    target = truth.get("target") if isinstance(truth, Mapping) else truth
-    if target is None:
+    target = _target(reward_model.get("ground_truth"))
+    if target is None or isinstance(target, Mapping):
         raise ValueError('"reward_model" has no ground_truth.target')
     return target
+
+
+def _target(value: Any) -> Any:
+    """The answers of a ground truth, which may be written out as text."""
+    value = read_written(value)
+    return read_written(value["target"]) if isinstance(value, Mapping) and "target" in value else value
 
 
 def fanout_gold(answer: Any) -> Any:

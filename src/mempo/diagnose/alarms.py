@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mempo.diagnose.checks import CHECKS, MIN_COUNT, Check, Report
+from mempo.diagnose.checks import CHECKS, MIN_COUNT, Advice, Check, Report
 
 OK, LOOK, UNKNOWN = "ok", "look", "unknown"
+_ASSIGNMENT = re.compile(r"\b((?:[a-z_]+\.)+[a-z_]+)=([a-z0-9_]+)")
 
 
 @dataclass(frozen=True)
@@ -25,9 +28,27 @@ class Verdict:
     change: str | None
 
 
-def verdicts(report: Report) -> list[Verdict]:
-    """Every check that matters in this run, in the order of `CHECKS`."""
-    return [_verdict(check, report) for check in CHECKS if check.matters(report)]
+def verdicts(report: Report, settings: Mapping[str, Any]) -> list[Verdict]:
+    """Every check that matters in this run, in the order of `CHECKS`. `settings`: those of the run by dotted key; what
+    is set already is not advised."""
+    return [_verdict(check, report, settings) for check in CHECKS if check.matters(report)]
+
+
+def advised(advice: Advice, settings: Mapping[str, Any]) -> str:
+    """Why, and the remedies that are left."""
+    left = [remedy for remedy in advice.remedies if not _is_set(remedy, settings)]
+    return f"{advice.why}: {'; '.join(left)}." if left else f"{advice.why}; all that usually helps is set already."
+
+
+def _is_set(remedy: str, settings: Mapping[str, Any]) -> bool:
+    named = _ASSIGNMENT.search(remedy)
+    return named is not None and named[1] in settings and _text(settings[named[1]]) == named[2]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def at(report: Report, path: str) -> Any:
@@ -48,19 +69,21 @@ def number(value: float | None, form: str) -> str:
     return form.format(0.0) if shown == form.format(-0.0) else shown
 
 
-def _verdict(check: Check, report: Report) -> Verdict:
+def _verdict(check: Check, report: Report, settings: Mapping[str, Any]) -> Verdict:
     value = at(report, check.path)
     count = at(report, check.count) if check.count else None
-    outside = value is not None and (
-        (check.low is not None and value < check.low) or (check.high is not None and value > check.high)
-    )
+    advice = None
+    if value is not None and check.low is not None and value < check.low:
+        advice = check.below
+    if value is not None and check.high is not None and value > check.high:
+        advice = check.above
     if value is None or (count is not None and count < MIN_COUNT):
         verdict = UNKNOWN
     else:
-        verdict = LOOK if outside and not check.excused(report) else OK
+        verdict = LOOK if advice and not check.excused(report) else OK
     shown = number(value, check.form)
     if check.trend:
         start, end = at(report, f"trend.{check.trend}.start"), at(report, f"trend.{check.trend}.end")
         shown = f"{number(start, '{:.3g}')} → {number(end, '{:.3g}')}"
-    change = check.change if verdict == LOOK else None
+    change = advised(advice, settings) if advice and verdict == LOOK else None
     return Verdict(check.key, check.label, value, shown, check.range, verdict, check.meaning, change)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mempo.diagnose.table import printable
+from mempo.diagnose.table import printable, rollout_counts
 
 MARKS = {"ok": "ok", "look": "**look**"}
 
@@ -17,8 +17,7 @@ def page(report: Mapping[str, Any]) -> str:
     lines = [
         "# Diagnosis",
         "",
-        f"{rollouts['rollouts']} rollouts of {rollouts['groups']} questions, {rollouts['notes']} notes, from "
-        f"{plain(rollouts['file'])} of {plain(report['run'])}.",
+        f"{rollout_counts(rollouts)}, from {plain(rollouts['file'])} of {plain(report['run'])}.",
         "",
         *(f"- {plain(remark)}" for remark in report["remarks"]),
         "",

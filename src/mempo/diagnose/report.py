@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from mempo.config.base import leaves
 from mempo.config.rewards import MemorySettings
 from mempo.config.train import CreditSettings
 from mempo.diagnose.alarms import verdicts
@@ -50,6 +51,8 @@ class Material:
     control: tuple[Sequence[ControlNote], int] | None = None
     remarks: Sequence[str] = ()
     memory_signal: bool = True
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The run's settings by dotted key, as far as they are known."""
 
 
 def build_report(material: Material) -> dict[str, Any]:
@@ -103,7 +106,8 @@ def build_report(material: Material) -> dict[str, Any]:
     if material.control is not None:
         notes, left_out = material.control
         report["control"] = {**asdict(control(notes, left_out)), "by_turn": control_by_turn(notes)}
-    report["checks"] = [asdict(verdict) for verdict in verdicts(report)]
+    settings = {**material.settings, **dict(leaves(memory.model_dump(mode="json"), "memory."))}
+    report["checks"] = [asdict(verdict) for verdict in verdicts(report, settings)]
     report["points"] = [_point(point) for point in points]
     return finite(report)
 

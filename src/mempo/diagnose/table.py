@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mempo.diagnose.alarms import LOOK, UNKNOWN, number
+from mempo.errors import counted
 
 TURN_COLUMNS = (
     ("turn", "turn", "{:.0f}"),
@@ -33,11 +34,16 @@ def diagnosis_table(report: Mapping[str, Any]) -> Group:
     """Head line, remarks, checks with what to change, and the notes by turn."""
     rollouts = report["rollouts"]
     head = (
-        f"{report['run']}, {rollouts['file']}: {rollouts['rollouts']} rollouts of {rollouts['groups']} questions, "
-        f"{rollouts['notes']} notes, mean score {number(report['score'], '{:.3g}')}"
+        f"{report['run']}, {rollouts['file']}: {rollout_counts(rollouts)}, mean score "
+        f"{number(report['score'], '{:.3g}')}"
     )
     remarks = [Text(f"note: {printable(remark)}") for remark in report["remarks"]]
     return Group(Text(printable(head)), *remarks, _checks(report), *_changes(report), Text(), _turns(report))
+
+
+def rollout_counts(rollouts: Mapping[str, Any]) -> str:
+    of = counted(rollouts["groups"], "question")
+    return f"{counted(rollouts['rollouts'], 'rollout')} of {of}, {counted(rollouts['notes'], 'note')}"
 
 
 def printable(text: str) -> str:

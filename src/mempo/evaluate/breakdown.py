@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mempo.evaluate.compare import Entry, Report, compare
-from mempo.evaluate.summary import mean_of, means_of
+from mempo.evaluate.stats import mean_of
+from mempo.evaluate.summary import means_of, scored_questions
 from mempo.measures import unscored
 from mempo.question import Question
 
@@ -58,13 +59,17 @@ def breakdown_measures(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str
 
 
 def _measures(lines: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    counts = {"questions": float(len({line["question_id"] for line in lines})), "rollouts": float(len(lines))}
-    left_out = {
-        "errors": float(sum(bool(line.get("is_error")) for line in lines)),
-        "unscored": float(sum(map(unscored, lines))),
+    means = means_of(lines, SHOWN)
+    counts = {
+        "questions": len({line["question_id"] for line in lines}),
+        "scored_questions": scored_questions(lines, means),
+        "rollouts": len(lines),
+        "errors": sum(bool(line.get("is_error")) for line in lines),
+        "unscored": sum(map(unscored, lines)),
     }
-    means = {name: mean_of(found) for name, found in means_of(lines, SHOWN).items()}
-    return {**counts, **left_out, **means}
+    return {name: float(count) for name, count in counts.items()} | {
+        name: mean_of(found) for name, found in means.items()
+    }
 
 
 def _with_value(lines: Sequence[Mapping[str, Any]], key: str, value: str) -> list[Mapping[str, Any]]:

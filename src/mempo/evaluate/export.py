@@ -10,7 +10,8 @@ import io
 import re
 from collections.abc import Callable, Sequence
 
-from mempo.evaluate.compare import ON_SCREEN, Column, Pair, Report, Row, interval, shown
+from mempo.errors import counted
+from mempo.evaluate.compare import ON_SCREEN, Column, Pair, Report, Row, interval, part_of, shown
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -31,9 +32,27 @@ WITH_INTERVAL = ("em", "f1", "judge")
 
 
 def header(report: Report, columns: Sequence[Column]) -> list[str]:
-    samples = sorted({row.samples for row in report.rows if row.pass_k is not None})
-    more = [f"pass@{samples[0]}" if len(samples) == 1 else "pass@k"] if samples else []
-    return ["objectives", "agent", "n", *(column.header for column in columns), *more, "errors"]
+    return ["objectives", "agent", "n", *(column.header for column in columns), *pass_header(report), "errors"]
+
+
+def pass_header(report: Report) -> list[str]:
+    """`pass@3`, `pass@k` where rows differ in k, or nothing where no row was asked for several samples."""
+    samples = {row.samples for row in report.rows}
+    if max(samples, default=1) < 2:
+        return []
+    return [f"pass@{samples.pop()}"] if len(samples) == 1 else ["pass@k"]
+
+
+def pass_cell(report: Report, row: Row) -> list[str]:
+    """Pass@k with its k where rows differ in it, and with the number of its questions where that is not the row's n."""
+    head = pass_header(report)
+    if not head:
+        return []
+    if row.samples < 2:
+        return [shown(None, "percent")]
+    k = f"k={row.samples}: " if head == ["pass@k"] else ""
+    on = "" if row.pass_questions == row.questions else f" (n {part_of(row.pass_questions, row.asked)})"
+    return [f"{k}{shown(row.pass_k, 'percent')}{on}"]
 
 
 def cells(report: Report, row: Row, columns: Sequence[Column]) -> list[str]:
@@ -45,9 +64,7 @@ def cells(report: Report, row: Row, columns: Sequence[Column]) -> list[str]:
         if column.name in WITH_INTERVAL and (span := interval(estimate, column.form)):
             text = f"{text} [{span.replace('%', '')}]"
         found.append(text)
-    with_pass = any(other.pass_k is not None for other in report.rows)
-    more = [shown(row.pass_k, "percent")] if with_pass else []
-    return [str(row.objectives), row.label, str(row.questions), *found, *more, str(row.errors)]
+    return [str(row.objectives), row.label, row.n, *found, *pass_cell(report, row), str(row.errors)]
 
 
 def pair_texts(report: Report) -> list[str]:
@@ -56,11 +73,12 @@ def pair_texts(report: Report) -> list[str]:
     together: dict[tuple[int, str, str], list[Pair]] = {}
     for pair in report.pairs:
         together.setdefault((pair.objectives, pair.first, pair.second), []).append(pair)
-    return [
-        f"k = {k}: {second} − {first}: {'; '.join(map(_difference, pairs))} ({pairs[0].found.questions} questions)"
-        for (k, first, second), pairs in together.items()
-        if pairs[0].found.questions
-    ]
+    texts = []
+    for (k, first, second), pairs in together.items():
+        if questions := pairs[0].found.questions:
+            differences = "; ".join(map(_difference, pairs))
+            texts.append(f"k = {k}: {second} − {first}: {differences} ({counted(questions, 'question')})")
+    return texts
 
 
 def _difference(pair: Pair) -> str:
@@ -84,13 +102,15 @@ def csv_table(report: Report) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     names = [n for c in report.columns for n in (c.name, f"{c.name}_low", f"{c.name}_high")]
-    writer.writerow(["objectives", "agent", "questions", "rollouts", "errors", "samples", "pass_k", *names])
+    counts = ["questions", "asked", "rollouts", "errors", "samples", "pass_k", "pass_questions"]
+    writer.writerow(["objectives", "agent", *counts, *names])
     for row in report.rows:
         estimates = [row.estimates[c.name] for c in report.columns]
         numbers = [value for e in estimates for value in (e.mean, e.low, e.high)]
         # A label that begins like a formula would be one in a spreadsheet.
         label = f"'{row.label}" if row.label[:1] in "=+-@\t" else row.label
-        head = [row.objectives, label, row.questions, row.rollouts, row.errors, row.samples, row.pass_k]
+        head = [row.objectives, label, row.questions, row.asked, row.rollouts, row.errors, row.samples, row.pass_k]
+        head.append(row.pass_questions if row.samples > 1 else None)
         writer.writerow(["" if value is None else value for value in (*head, *numbers)])
     return out.getvalue()
 

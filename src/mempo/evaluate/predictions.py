@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from mempo.data.written import read_written
 from mempo.errors import UserError
 from mempo.evaluate.summary import AVERAGED, KEYS
 from mempo.retrieval.jsonl import is_blank, json_name
@@ -60,6 +61,8 @@ def _checked(row: Any) -> dict[str, Any]:
     row["question_id"] = str(row[name])
     if "answer" not in row:
         raise ValueError(f"rollout of question {row['question_id']!r} has no answer (null: none was given)")
+    if "gold" in row:
+        row["gold"] = read_written(row["gold"])
     for key, value in row.items():
         if reason := _wrong(key, value):
             raise ValueError(f'"{key}" of question {row["question_id"]!r} {reason}, not {json_name(value)}')

@@ -13,7 +13,7 @@ from mempo.agent import Agent, Job, at_once, rollout
 from mempo.config.evaluate import EvalSettings
 from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.config.rollout import DecodingSettings
-from mempo.errors import UserError
+from mempo.errors import UserError, counted
 from mempo.evaluate.breakdown import groups_of
 from mempo.evaluate.costs import costs, steps_of
 from mempo.evaluate.summary import by_objectives, summarise
@@ -25,6 +25,18 @@ from mempo.rewards.note_reward import NoteScore
 from mempo.rewards.outcome import CustomScore, outcome_score
 from mempo.runs.rollouts import save_rollouts
 from mempo.trajectory import StopReason, Trajectory
+
+
+def greedy_note(settings: EvalSettings) -> list[str]:
+    """A sentence on samples that cannot differ. Said and not refused: tools and servers may differ from one call to the
+    next, and somebody may want to know by how much."""
+    samples = settings.rollouts_per_question
+    if samples == 1 or settings.temperature > 0:
+        return []
+    return [
+        f"decoding is greedy (evaluate.temperature 0): the {samples} samples of a question differ only where tools or "
+        "the server do; ask for one sample, or set a temperature"
+    ]
 
 
 @dataclass(frozen=True)
@@ -96,7 +108,7 @@ async def play(agent: Agent, sampler: Sampler, jobs: Sequence[Job], settings: Ev
                 errors_in_row = errors_in_row + 1 if done.is_error else 0
                 if errors_in_row >= settings.max_errors_in_row:
                     raise UserError(
-                        f"{errors_in_row} rollouts in a row failed by infrastructure, the last with: "
+                        f"{counted(errors_in_row, 'rollout')} in a row failed by infrastructure, the last with: "
                         f"{done.error or _tool_error(done)}; mend it and play them again with --retry-errors"
                     )
         finally:

@@ -1,7 +1,11 @@
 """Means, intervals and comparisons over questions, and measures of several samples a question.
 
 The question is the unit: its samples are averaged first, so that a question with more of them (or with fewer, because
-infrastructure spoiled some) counts as much as any other. What is not known (None) is left out and never 0.
+some failed) counts as much as any other. What is not known (None) is left out and never 0.
+
+No interval collapses to a point: three questions of three right leave room for a rate of 44 %. Shares and differences
+of shares therefore use intervals made for few questions and for rates near 0 and 1; a resampling of three equal values
+knows no other value.
 """
 
 from __future__ import annotations
@@ -23,8 +27,8 @@ _CHUNK_ITEMS = 4_000_000
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over questions and its percentile bootstrap interval; all None when no question has a value, the interval
-    None with one question."""
+    """A mean over `questions` questions and its interval; all None when no question has a value, the interval None
+    where the values tell nothing of their spread."""
 
     mean: float | None
     low: float | None
@@ -60,23 +64,48 @@ def mean_of(means: Mapping[str, float]) -> float | None:
     return math.fsum(means.values()) / len(means) if means else None
 
 
+def share(means: Mapping[str, float], top: float = 1.0, seed: int = 0, level: float = 0.95) -> Estimate:
+    """Mean of a measure between 0 and `top`, such as a rate or F1.
+
+    Where every question is wholly right or wholly wrong: Wilson's interval. Else (F1, several samples a question) the
+    normal interval after adding z²/2 questions of value 0 and as many of value `top`, which is what Agresti and Coull
+    do for rates. A measure that leaves its range (a score of the user's own) gets a bootstrap.
+    """
+    values = np.array(list(means.values()), dtype=np.float64) / top
+    if not len(values):
+        return Estimate(None, None, None, 0)
+    if values.min() < 0 or values.max() > 1:
+        return bootstrap(means, seed, level)
+    n, z = len(values), NormalDist().inv_cdf((1 + level) / 2)
+    if np.isin(values, (0.0, 1.0)).all():
+        low, high = wilson(float(values.mean()), n, z)
+    else:
+        low, high = _normal_with(values, (0.0, 1.0), z * z / 2, z)
+    return Estimate(mean_of(means), top * max(low, 0.0), top * min(high, 1.0), n)
+
+
+def wilson(rate: float, n: int, z: float) -> tuple[float, float]:
+    """Wilson's interval of a rate seen in `n` tries."""
+    centre, spread = rate + z * z / (2 * n), z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
+    return (centre - spread) / (1 + z * z / n), (centre + spread) / (1 + z * z / n)
+
+
 def bootstrap(means: Mapping[str, float], seed: int = 0, level: float = 0.95, resamples: int = RESAMPLES) -> Estimate:
-    """Mean over questions with a percentile interval: questions are drawn with replacement, `resamples` times."""
+    """Mean of a measure without bounds, such as tokens, with a percentile interval: questions are drawn with
+    replacement, `resamples` times. Values that are all alike tell nothing of their spread."""
     values = np.array(list(means.values()), dtype=np.float64)
-    if len(values) < 2:
+    if len(values) < 2 or values.min() == values.max():
         return Estimate(mean_of(means), None, None, len(values))
     low, high = _interval(values, seed, level, resamples)
     return Estimate(mean_of(means), low, high, len(values))
 
 
 def compare_paired(
-    first: Mapping[str, float],
-    second: Mapping[str, float],
-    seed: int = 0,
-    level: float = 0.95,
-    resamples: int = RESAMPLES,
+    first: Mapping[str, float], second: Mapping[str, float], seed: int = 0, level: float = 0.95
 ) -> Comparison:
-    """Two agents on the questions that both have, matched by id: paired bootstrap of the difference, sign-flip test."""
+    """Two agents' shares on the questions that both have, matched by id. The interval of the difference is Bonett and
+    Price's, made for rates and used for every share: as if two more questions had been asked, of which each agent won
+    one. So it never collapses, not even where the two agree on everything. `seed`: of the sign-flip test."""
     common = [question for question in first if question in second]
     differences = np.array([second[question] - first[question] for question in common], dtype=np.float64)
     if not common:
@@ -85,8 +114,18 @@ def compare_paired(
     better, worse = int((differences > 0).sum()), int((differences < 0).sum())
     if len(common) < 2:
         return Comparison(mean, None, None, None, 1, better, worse)
-    low, high = _interval(differences, seed, level, resamples)
-    return Comparison(mean, low, high, sign_flip_test(differences, seed), len(common), better, worse)
+    low, high = _normal_with(differences, (-1.0, 1.0), 1.0, NormalDist().inv_cdf((1 + level) / 2))
+    p_value = sign_flip_test(differences, seed)
+    return Comparison(mean, max(low, -1.0), min(high, 1.0), p_value, len(common), better, worse)
+
+
+def _normal_with(values: np.ndarray, ends: tuple[float, float], weight: float, z: float) -> tuple[float, float]:
+    """The normal interval of the mean after adding `weight` values at either end of the range."""
+    n = len(values) + 2 * weight
+    mean = (values.sum() + weight * sum(ends)) / n
+    variance = (np.square(values).sum() + weight * sum(end * end for end in ends)) / n - mean * mean
+    half = z * math.sqrt(variance / n)
+    return float(mean - half), float(mean + half)
 
 
 def sign_flip_test(differences: np.ndarray | Sequence[float], seed: int = 0, flips: int = FLIPS) -> float:
@@ -132,8 +171,6 @@ def _interval(values: np.ndarray, seed: int, level: float, resamples: int) -> tu
     """Percentile bootstrap of the mean. With many questions of many different values the normal interval, which it then
     equals to within its own noise."""
     found, counts = np.unique(values, return_counts=True)
-    if len(found) == 1:
-        return float(found[0]), float(found[0])
     rng, n, tail = np.random.default_rng(seed), len(values), (1 - level) / 2
     if len(found) <= _FEW_VALUES and len(found) < n / 4:
         # Drawing n questions is drawing how often each value comes.

@@ -3,8 +3,8 @@
 | file | what |
 |---|---|
 | config.yaml | the resolved configuration |
-| identity.json | what was evaluated: the policy and its weights, the corpus |
-| agents.json | by rollout file: name, context and grammar of the agent |
+| identity.json | what was evaluated: the policy and its weights, the corpus, how a fixed question is rendered |
+| agents.json | by rollout file: name, context and grammar of the agent, and how much it was asked for |
 | rollouts/AGENT.jsonl | a line a rollout, appended as it ends; AGENT.tokens beside it has the token arrays |
 | rollouts/AGENT.notes.jsonl | the memory reward of each rollout's notes, where the policy could be asked |
 | rollouts/AGENT.judge.jsonl | verdicts of a judge (`mempo score --judge`) |
@@ -23,6 +23,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +33,7 @@ from typing_extensions import TypedDict
 from mempo.config.evaluate import AgentSpec
 from mempo.config.yaml_text import dump_yaml
 from mempo.errors import UserError
+from mempo.evaluate.compare import Asked
 from mempo.evaluate.saved import read_rollouts
 from mempo.question import Question
 from mempo.read_files import PUT_BACK, RECORD, exists, read_json, read_yaml
@@ -125,24 +127,52 @@ class EvalFolder:
         changed = changed_keys(without(old_config, FREE_KEYS), without(config, FREE_KEYS))
         # The weights say what a policy is; its folder may have been moved.
         moved = ("policy",) if "weights" in old_identity and "weights" in identity else ()
-        changed += changed_keys(without(old_identity, moved), without(dict(identity), moved))
+        apart = ("prompt", *moved)
+        changed += changed_keys(without(old_identity, apart), without(dict(identity), apart))
+        changed += prompt_changes(old_identity.get("prompt"), identity.get("prompt"))
         if changed:
             raise UserError(
                 f"{self.path} holds an evaluation that was made otherwise; choose another --out, or put back: "
                 + shortened(changed)
             )
 
+    def refuse_other_agents(self, specs: Sequence[AgentSpec]) -> None:
+        """Raises UserError: the folder holds rollouts of an agent with one of these names that plays otherwise, which
+        an earlier release may have made of the same configuration."""
+        known = self.agents()
+        for spec in specs:
+            before = {key: known.get(spec.file_name, {}).get(key) for key in asdict(spec)}
+            changed = changed_keys(before, asdict(spec)) if spec.file_name in known else []
+            if changed:
+                raise UserError(
+                    f"{self.path} holds rollouts of an agent {spec.name} that plays otherwise ({'; '.join(changed)}); "
+                    "choose another --out"
+                )
+
     def begin(
         self,
         config: Mapping[str, Any],
         identity: Mapping[str, Any],
         specs: Sequence[AgentSpec],
+        asked: Asked,
         completed: Completed | None = None,
     ) -> None:
-        """Write what is evaluated, or go on with it. Raises as `refuse_changes` does."""
+        """Write what is evaluated, or go on with it. `asked`: of every agent in `specs`; what was asked for before is
+        kept where it is more. Raises as `refuse_changes` does."""
         self.refuse_changes(config, identity, completed)
         write_whole(self.path / "identity.json", json.dumps(dict(identity), indent=1) + "\n")
-        known = self.agents() | {spec.file_name: asdict(spec) for spec in specs}
+        known = self.agents()
+        for spec in specs:
+            before = asked_of(known.get(spec.file_name, {}))
+            counts = {
+                k: max(asked.questions.get(k, 0), before.questions.get(k, 0))
+                for k in {*asked.questions, *before.questions}
+            }
+            record = {
+                "samples": max(asked.samples or 1, before.samples or 1),
+                "questions": dict(sorted(counts.items())),
+            }
+            known[spec.file_name] = asdict(spec) | {"asked": record}
         write_whole(self.path / "agents.json", json.dumps(known, indent=1) + "\n")
         write_whole(self.path / "config.yaml", dump_yaml(config))  # last: with it the folder holds an evaluation
 
@@ -150,6 +180,11 @@ class EvalFolder:
         """`{file name: agent}`, in the order in which they were first evaluated."""
         file = self.path / "agents.json"
         return read_json(file, _AGENTS, PUT_BACK) if exists(file) else {}
+
+    def server_record(self) -> dict[str, Any]:
+        """What a model server can do and was asked, empty where there was none."""
+        file = self.path / "server.json"
+        return read_json(file, RECORD, "remove it to go on without what the server said") if exists(file) else {}
 
     def rollouts(self, file_name: str) -> Path:
         return self.path / "rollouts" / f"{file_name}.jsonl"
@@ -160,6 +195,28 @@ class EvalFolder:
     def lines(self, file_name: str) -> dict[Key, dict[str, Any]]:
         """The rollouts of an agent without their tokens, with their notes' rewards and a judge's verdicts."""
         return read_rollouts(self.rollouts(file_name))
+
+
+def prompt_changes(old: Mapping[str, str] | None, new: Mapping[str, str] | None) -> list[str]:
+    """How the prompt of a fixed question differs (`mempo.render.prompt_probe`), as one piece of text around the first
+    difference; nothing where it does not, or where an earlier release did not say."""
+    if old is None or new is None or dict(old) == dict(new):
+        return []
+    if old["text"] == new["text"]:
+        return ["the same prompt has other token ids (another tokenizer)"]
+    alike = takewhile(lambda pair: pair[0] == pair[1], zip(old["text"], new["text"], strict=False))
+    start = max(sum(1 for _ in alike) - 20, 0)
+    before, now = (text["text"][start : start + 60] for text in (old, new))
+    return [f"prompts (chat template or date): …{before!r}… → …{now!r}…"]
+
+
+def asked_of(agent: Mapping[str, Any]) -> Asked:
+    """What an agent of `agents.json` was asked for; evaluations of earlier versions do not say."""
+    try:
+        record = agent["asked"]
+        return Asked({int(k): int(n) for k, n in record["questions"].items()}, int(record["samples"]))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return Asked()
 
 
 def refuse_changed_questions(lines: Mapping[Key, Mapping[str, Any]], questions: Sequence[Question], file: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -92,25 +93,44 @@ def by_objectives(lines: Iterable[Line]) -> dict[int, list[Line]]:
     return dict(sorted(found.items()))
 
 
-def pass_rate(lines: Iterable[Line], k: int, name: str = "em") -> float | None:
-    """Pass@k: the mean over questions with at least k samples that count."""
-    value = value_of(name)
-    samples: dict[str, list[float | None]] = {}
-    for line in lines:
-        if counts(line):
-            samples.setdefault(line["question_id"], []).append(value(line))
+class PassRate(NamedTuple):
+    """Pass@k, and of how many questions it is the mean."""
+
+    value: float | None
+    questions: int
+
+
+def pass_rate(lines: Iterable[Line], k: int, name: str = "em") -> PassRate:
+    """Pass@k: the mean over questions with at least k samples that count and of known value."""
     # Questions with as many samples and right ones are alike, and there are few kinds of them.
-    kinds = Counter(tuple(sorted(float(v >= 1) for v in values if v is not None)) for values in samples.values())
-    rates = {kind: pass_at_k(kind, k) for kind in kinds}
-    known = {kind: count for kind, count in kinds.items() if rates[kind] is not None}
-    total = sum(known.values())
-    return sum(count * (rates[kind] or 0.0) for kind, count in known.items()) / total if total else None
+    kinds = Counter(tuple(sorted(float(v >= 1) for v in values)) for values in samples_of(lines, name).values())
+    rates = {kind: rate for kind in kinds if (rate := pass_at_k(kind, k)) is not None}
+    questions = sum(kinds[kind] for kind in rates)
+    total = math.fsum(kinds[kind] * rate for kind, rate in rates.items())
+    return PassRate(total / questions if questions else None, questions)
 
 
-def samples_per_question(lines: Iterable[Line]) -> int:
-    """The most samples that count that any question has."""
-    samples = Counter(line["question_id"] for line in lines if counts(line))
-    return max(samples.values(), default=0)
+def samples_of(lines: Iterable[Line], name: str = "em") -> dict[str, list[float]]:
+    """`{question id: known values of its samples that count}`, of every question, those without any too."""
+    value = value_of(name)
+    found: dict[str, list[float]] = {}
+    for line in lines:
+        known = found.setdefault(line["question_id"], [])
+        if counts(line) and (one := value(line)) is not None:
+            known.append(one)
+    return found
+
+
+def most_samples(lines: Iterable[Line]) -> int:
+    """The most samples that any question was given, failed ones included: the k that was asked for, where nothing else
+    says it."""
+    return max(Counter(line["question_id"] for line in lines).values(), default=0)
+
+
+def scored_questions(lines: Iterable[Line], means: Mapping[str, Mapping[str, float]]) -> int:
+    """The n of a table: questions whose exact match is known; where no gold answer is, those with a rollout that
+    counts."""
+    return len(means.get("em", ())) or len({line["question_id"] for line in lines if counts(line)})
 
 
 def objective_means(lines: Iterable[Line], name: str) -> list[float | None]:
@@ -123,11 +143,14 @@ def objective_means(lines: Iterable[Line], name: str) -> list[float | None]:
     ]
 
 
-def summarise(lines: Sequence[Line], more: Sequence[str] = ()) -> dict[str, Any]:
-    """Measures of rollouts of one agent and one number of objectives. `more`: further keys of the lines to average.
+def summarise(lines: Sequence[Line], more: Sequence[str] = (), samples: int | None = None) -> dict[str, Any]:
+    """Measures of rollouts of one agent and one number of objectives. `more`: further keys of the lines to average;
+    `samples`: how many samples a question were asked for, where that is known.
 
-    `questions` and `rollouts` are counts, `errors` and `unscored` are rollouts that do not count: they enter no mean.
-    With several samples a question, `pass@k` is the share of questions of which one of k samples is right.
+    `questions` and `rollouts` are counts, `errors` and `unscored` are rollouts that do not count: they are in no mean.
+    `scored_questions` is the number of questions that the means rest on. With several samples a question, `pass@k` is
+    the share of questions of which one of k samples is right, `pass@k_questions` the number of questions with k
+    samples.
     """
     out: dict[str, Any] = {"questions": float(len({line["question_id"] for line in lines}))}
     if all("num_turns" in line for line in lines):
@@ -136,12 +159,14 @@ def summarise(lines: Sequence[Line], more: Sequence[str] = ()) -> dict[str, Any]
         errors = sum(bool(line.get("is_error")) for line in lines)
         left_out = {"errors": float(errors), "unscored": float(sum(map(unscored, lines)))}
         out |= {"rollouts": float(len(lines)), **left_out}
-    for name, means in means_of(lines, (*AVERAGED, *more)).items():
-        out[name] = mean_of(means)
+    means = means_of(lines, (*AVERAGED, *more))
+    out["scored_questions"] = float(scored_questions(lines, means))
+    out |= {name: mean_of(values) for name, values in means.items()}
     for name in ("objective_em", "objective_f1", "objective_sub_em"):
         if found := objective_means(lines, name):
             out[name] = found
-    k = samples_per_question(lines)
+    k = samples or most_samples(lines)
     if k > 1:
-        out[f"pass@{k}"] = pass_rate(lines, k)
+        rate = pass_rate(lines, k)
+        out |= {f"pass@{k}": rate.value, f"pass@{k}_questions": float(rate.questions)}
     return out

@@ -9,7 +9,8 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from mempo.evaluate.compare import ON_SCREEN, Column, Report, Row, shown
+from mempo.evaluate.compare import ON_SCREEN, Column, Report, Row, part_of, shown
+from mempo.evaluate.export import pass_cell, pass_header
 
 COLUMNS = (
     ("em", "EM", "{:.1%}"),
@@ -35,9 +36,17 @@ def evaluation_table(results: Sequence[tuple[str, ByObjectives]], title: str) ->
     for k in ks:
         for name, measures in results:
             if k in measures:
-                table.add_row(str(k), _show(measures[k].get("questions"), "{:.0f}"), name, *cells(measures[k]))
+                table.add_row(str(k), _n(measures[k]), name, *cells(measures[k]))
         table.add_section()
     return table
+
+
+def _n(measures: Mapping[str, Any]) -> str:
+    asked = measures.get("questions")
+    if asked is None:
+        return _show(None, "")
+    scored = measures.get("scored_questions")  # evaluations of earlier versions lack it
+    return part_of(int(asked if scored is None else scored), int(asked))
 
 
 def cells(measures: Mapping[str, Any]) -> list[str]:
@@ -47,18 +56,17 @@ def cells(measures: Mapping[str, Any]) -> list[str]:
 def report_table(report: Report, title: str) -> Table:
     """Agents side by side, narrow enough for 120 characters."""
     columns = [column for column in report.columns if column.name in ON_SCREEN]
-    with_pass = any(row.pass_k is not None for row in report.rows)
     table = Table(title=escape(title), title_justify="left", padding=(0, 1, 0, 0), box=box.SIMPLE_HEAD)
     names = [column.short or column.header for column in columns]
-    heads: list[str] = ["k", "agent", "n", *names, *(["pass@k"] if with_pass else []), "err"]
+    heads: list[str] = ["k", "agent", "n", *names, *pass_header(report), "err"]
     for name in heads:
         table.add_column(escape(name), justify="left" if name == "agent" else "right", no_wrap=name != "agent")
     for i, row in enumerate(report.rows):
         if i and row.objectives != report.rows[i - 1].objectives:
             table.add_section()
         found = [_estimate(row, column) for column in columns]
-        last = [*([shown(row.pass_k, "percent")] if with_pass else []), str(row.errors)]
-        table.add_row(*map(escape, [str(row.objectives), row.label, str(row.questions), *found, *last]))
+        last = [*pass_cell(report, row), str(row.errors)]
+        table.add_row(*map(escape, [str(row.objectives), row.label, row.n, *found, *last]))
     return table
 
 
@@ -66,13 +74,13 @@ def scores_table(report: Report, names: Sequence[str]) -> Table:
     """The measures of published scorers, such as `mem1/f1`, by scorer."""
     columns = [column for column in report.columns if column.name in names]
     table = Table(title="published scorers, as they count", title_justify="left", box=box.SIMPLE_HEAD)
-    for name in ("k", "agent", *(column.header for column in columns)):
+    for name in ("k", "agent", "n", *(column.header for column in columns)):
         table.add_column(escape(name.replace("/", " ")), justify="left" if name == "agent" else "right")
     for i, row in enumerate(report.rows):
         if i and row.objectives != report.rows[i - 1].objectives:
             table.add_section()
         values = [shown(row.estimates[column.name].mean, column.form) for column in columns]
-        table.add_row(*map(escape, [str(row.objectives), row.label, *values]))
+        table.add_row(*map(escape, [str(row.objectives), row.label, row.n, *values]))
     return table
 
 

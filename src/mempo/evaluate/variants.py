@@ -2,34 +2,45 @@
 
 - `search-r1` (`em`, `sub_em`): lower case, ASCII punctuation deleted, a/an/the dropped, white space squeezed; equal to
   an alias, or containing one.
+- `hotpotqa` (`em`, `f1`): HotpotQA's own script. EM as Search-R1; F1 on multisets of the same normal form, 0 where one
+  side alone is `yes`, `no` or `noanswer`.
+- `flashrag` (`em`, `acc`, `f1`): the same EM and F1 against the alias that fits best; `acc`: contains an alias.
 - `mem1` (`em`, `f1`): punctuation becomes spaces, articles stay; F1 on token **sets**; **summed** over the objectives
   (0 to k); another number of answers than objectives is 0.
-- `asearcher` (`em`, `cem`, `f1`, `reward`): EM as Search-R1; CEM: every gold token is a token of the answer; F1 on sets
-  after MEM1's normalisation, Chinese per character; reward: 0.7·F1 + 0.3·max(F1, F1 on `aug_answer`).
+- `asearcher-train` (`em`, `cem`, `f1`, `reward`): the module of rewards. `True` and `False` are `yes` and `no`
+  everywhere. EM as Search-R1; CEM: every gold token is a token of the answer; F1 on sets after MEM1's normalisation, a
+  Chinese gold answer by the character; reward: 0.7·F1 + 0.3·max(F1, F1 on `aug_answer`). `asearcher` is the same.
+- `asearcher-eval` (`em`, `cem`, `f1`): the module of evaluation. `True` and `False` are mapped in CEM alone, and
+  Chinese is not taken apart.
 
 They are kept as published: an answer of which normalisation leaves nothing equals a gold of which it leaves nothing,
 and is inside every answer. The scores that this library trains and reports on (`mempo.text`) do neither.
 
-The scripts of Search-R1 and ASearcher know one objective. With several, the answer is split on `;`, the counts must
-agree, and the mean over the objectives is taken; `em` and `sub_em` of `search-r1` are 1 only when all are.
+But for MEM1's, the scripts know one objective. With several, the answer is split as ours are (`mempo.text`), the counts
+must agree, and the mean over the objectives is taken; `em`, `sub_em` and `acc` of `search-r1`, `hotpotqa` and
+`flashrag` are 1 only when all are.
 """
 
 from __future__ import annotations
 
-import re
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
-from mempo.text import NORMALIZERS
+from mempo.text import NORMALIZERS, split_answer
 
 Objectives = Sequence[Sequence[str]]  # [objectives][aliases]
 Variant = Callable[[str, Objectives, Mapping[str, Any]], dict[str, float]]
+Pair = tuple[str, Sequence[str]]  # a part of the answer, and the aliases of its objective
 
-_CHINESE = re.compile("[\u4e00-\u9fff]")
+_CHINESE = (("\u4e00", "\u9fff"), ("\u3400", "\u4dbf"), ("\uf900", "\ufaff"))
+_NO_TOKEN = frozenset("0123456789，。 ,.-")
 _TO_SPACES = str.maketrans(dict.fromkeys(string.punctuation, " "))
 _BOOLEAN = {"True": "yes", "False": "no"}
+_CLOSED = ("yes", "no", "noanswer")
 
 
 @lru_cache(maxsize=65536)
@@ -51,14 +62,32 @@ def set_f1(predicted: frozenset[str], gold: frozenset[str]) -> float:
 
 
 def search_r1(answer: str, objectives: Objectives, meta: Mapping[str, Any]) -> dict[str, float]:
-    parts = _parts(answer, objectives)
-    if parts is None:
-        return {"em": 0.0, "sub_em": 0.0}
-    pairs = [(deleted(part), [deleted(alias) for alias in aliases]) for part, aliases in parts]
-    return {
-        "em": float(all(part in golds for part, golds in pairs)),
-        "sub_em": float(all(any(gold in part for gold in golds) for part, golds in pairs)),
-    }
+    pairs = _parts(answer, objectives)
+    if not pairs:
+        return {}
+    return {"em": float(all(map(_equal, pairs))), "sub_em": float(all(map(_contained, pairs)))}
+
+
+def hotpotqa(answer: str, objectives: Objectives, meta: Mapping[str, Any]) -> dict[str, float]:
+    pairs = _parts(answer, objectives)
+    if not pairs:
+        return {}
+    return {"em": float(all(map(_equal, pairs))), "f1": _mean(_best(hotpotqa_f1, *pair) for pair in pairs)}
+
+
+def flashrag(answer: str, objectives: Objectives, meta: Mapping[str, Any]) -> dict[str, float]:
+    pairs = _parts(answer, objectives)
+    return hotpotqa(answer, objectives, meta) | {"acc": float(bool(pairs) and all(map(_contained, pairs)))}
+
+
+def hotpotqa_f1(answer: str, gold: str) -> float:
+    """Token F1 on multisets; an answer in one word of yes, no and noanswer fits that word alone."""
+    said, wanted = deleted(answer), deleted(gold)
+    if said != wanted and (said in _CLOSED or wanted in _CLOSED):
+        return 0.0
+    one, other = said.split(), wanted.split()
+    common = (Counter(one) & Counter(other)).total()
+    return 2 * common / (len(one) + len(other)) if common else 0.0
 
 
 def mem1(answer: str, objectives: Objectives, meta: Mapping[str, Any]) -> dict[str, float]:
@@ -73,26 +102,39 @@ def mem1(answer: str, objectives: Objectives, meta: Mapping[str, Any]) -> dict[s
     return {"em": em, "f1": f1}
 
 
-def asearcher(answer: str, objectives: Objectives, meta: Mapping[str, Any]) -> dict[str, float]:
-    parts = _parts(answer, objectives)
-    if parts is None:
-        return {"em": 0.0, "cem": 0.0, "f1": 0.0, "reward": 0.0}
-    k = len(objectives)
-    em = sum(deleted(part) in [deleted(alias) for alias in aliases] for part, aliases in parts) / k
-    cem = sum(any(_covers(part, alias) for alias in aliases) for part, aliases in parts) / k
-    f1s = [max((asearcher_f1(part, alias) for alias in aliases), default=0.0) for part, aliases in parts]
-    more = augmented(meta, k)
+def asearcher_train(answer: str, objectives: Objectives, meta: Mapping[str, Any]) -> dict[str, float]:
+    pairs = _parts(answer, objectives)
+    if not pairs:
+        return {}
+    f1s = [_best(asearcher_f1, *pair) for pair in pairs]
+    more = augmented(meta, len(pairs))
     best = [
-        max(f1, *(asearcher_f1(part, alias) for alias in aliases), 0.0)
-        for f1, (part, _), aliases in zip(f1s, parts, more, strict=True)
+        max(f1, _best(asearcher_f1, part, aliases)) for f1, (part, _), aliases in zip(f1s, pairs, more, strict=True)
     ]
-    return {"em": em, "cem": cem, "f1": sum(f1s) / k, "reward": 0.7 * sum(f1s) / k + 0.3 * sum(best) / k}
+    mapped = [(_mapped(part), [_mapped(alias) for alias in aliases]) for part, aliases in pairs]
+    return {
+        "em": _mean(map(_equal, mapped)),
+        "cem": _mean(_best(_covers, *pair) for pair in pairs),
+        "f1": _mean(f1s),
+        "reward": 0.7 * _mean(f1s) + 0.3 * _mean(best),
+    }
+
+
+def asearcher_eval(answer: str, objectives: Objectives, meta: Mapping[str, Any]) -> dict[str, float]:
+    pairs = _parts(answer, objectives)
+    if not pairs:
+        return {}
+    return {
+        "em": _mean(map(_equal, pairs)),
+        "cem": _mean(_best(_covers, *pair) for pair in pairs),
+        "f1": _mean(_best(_words_f1, *pair) for pair in pairs),
+    }
 
 
 def asearcher_f1(answer: str, gold: str) -> float:
     """A gold answer in Chinese is taken character by character, and the answer with it."""
-    said, wanted = spaced(_BOOLEAN.get(answer, answer)), spaced(_BOOLEAN.get(gold, gold))
-    if _CHINESE.search(wanted):
+    said, wanted = spaced(_mapped(answer)), spaced(_mapped(gold))
+    if any(low <= char <= high for char in wanted for low, high in _CHINESE):
         return set_f1(_characters(said), _characters(wanted))
     return set_f1(_words(said), _words(wanted))
 
@@ -107,12 +149,26 @@ def augmented(meta: Mapping[str, Any], objectives: int) -> list[list[str]]:
     return shaped if len(shaped) == objectives else [[] for _ in range(objectives)]
 
 
-VARIANTS: dict[str, Variant] = {"search-r1": search_r1, "mem1": mem1, "asearcher": asearcher}
+VARIANTS: dict[str, Variant] = {
+    "search-r1": search_r1,
+    "hotpotqa": hotpotqa,
+    "flashrag": flashrag,
+    "mem1": mem1,
+    "asearcher-train": asearcher_train,
+    "asearcher-eval": asearcher_eval,
+    "asearcher": asearcher_train,
+}
 MEASURES: dict[str, tuple[str, ...]] = {
     "search-r1": ("em", "sub_em"),
+    "hotpotqa": ("em", "f1"),
+    "flashrag": ("em", "acc", "f1"),
     "mem1": ("em", "f1"),
+    "asearcher-train": ("em", "cem", "f1", "reward"),
+    "asearcher-eval": ("em", "cem", "f1"),
     "asearcher": ("em", "cem", "f1", "reward"),
 }
+SUMMED = frozenset(f"mem1/{measure}" for measure in MEASURES["mem1"])
+"""Measures that are summed over the objectives, so that they lie between 0 and k."""
 
 
 def variant_scores(
@@ -123,21 +179,46 @@ def variant_scores(
     Raises:
         KeyError: `name` is not one of `VARIANTS`.
     """
-    if answer is None:
-        return dict.fromkeys(MEASURES[name], 0.0)
-    return VARIANTS[name](answer.strip(), objectives, meta or {})
+    nothing = dict.fromkeys(MEASURES[name], 0.0)
+    return nothing if answer is None else nothing | VARIANTS[name](answer.strip(), objectives, meta or {})
 
 
-def _parts(answer: str, objectives: Objectives) -> list[tuple[str, Sequence[str]]] | None:
-    """Each part of the answer with the aliases of its objective; None when the counts differ."""
-    pieces = [answer] if len(objectives) == 1 else [piece.strip() for piece in answer.split(";")]
-    return list(zip(pieces, objectives, strict=True)) if len(pieces) == len(objectives) else None
+def _parts(answer: str, objectives: Objectives) -> list[Pair]:
+    """Each part of the answer with the aliases of its objective; none when the counts differ."""
+    pieces = [answer] if len(objectives) == 1 else [piece.strip() for piece in split_answer(answer)]
+    return list(zip(pieces, objectives, strict=True)) if len(pieces) == len(objectives) else []
 
 
-def _covers(answer: str, gold: str) -> bool:
+def _mapped(text: str) -> str:
+    return _BOOLEAN.get(text, text)
+
+
+def _equal(pair: Pair) -> bool:
+    return deleted(pair[0]) in [deleted(alias) for alias in pair[1]]
+
+
+def _contained(pair: Pair) -> bool:
+    said = deleted(pair[0])
+    return any(deleted(alias) in said for alias in pair[1])
+
+
+def _covers(answer: str, gold: str) -> float:
     """Every token of the gold is a token of the answer. Splitting on single spaces makes "" a token, as published."""
-    said = deleted(_BOOLEAN.get(answer, answer)).split(" ")
-    return all(token in said for token in deleted(_BOOLEAN.get(gold, gold)).split(" "))
+    said = deleted(_mapped(answer)).split(" ")
+    return float(all(token in said for token in deleted(_mapped(gold)).split(" ")))
+
+
+def _words_f1(answer: str, gold: str) -> float:
+    return set_f1(_words(spaced(answer)), _words(spaced(gold)))
+
+
+def _best(score: Callable[[str, str], float], part: str, aliases: Sequence[str]) -> float:
+    return max((score(part, alias) for alias in aliases), default=0.0)
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / len(found)
 
 
 @lru_cache(maxsize=65536)
@@ -147,5 +228,7 @@ def _words(text: str) -> frozenset[str]:
 
 @lru_cache(maxsize=65536)
 def _characters(text: str) -> frozenset[str]:
-    """Characters one by one, without Chinese commas and full stops; a number stays whole."""
-    return frozenset(re.findall("[0-9]+|[^\\s，。]", text))
+    """Characters one by one, ASCII digits and some punctuation left out, and every run of digits of any script whole. A
+    digit that is not ASCII is therefore there twice, as published."""
+    runs = ("".join(chars) for digits, chars in groupby(text, str.isdigit) if digits)
+    return frozenset({*text} - _NO_TOKEN) | frozenset(runs)

@@ -22,7 +22,7 @@ from mempo.errors import UserError
 from mempo.imports import call_own
 from mempo.protocol import format_violations
 from mempo.question import Question
-from mempo.text import exact_match, match, normalize
+from mempo.text import exact_match, match, normalize, split_spans
 from mempo.trajectory import StopReason, Trajectory
 
 CustomScore = Callable[[Question, Trajectory], float | None]
@@ -114,21 +114,19 @@ def _split(prediction: str | None, objectives: Sequence[Sequence[str]], settings
         return []
     if len(objectives) == 1:
         return [prediction]
-    separator = settings.separator
-    pieces = prediction.split(separator)
-    if len(pieces) <= len(objectives):
-        return pieces
+    spans = split_spans(prediction, settings.separator)
     parts: list[str] = []
     for done, aliases in enumerate(objectives):
-        spare = len(pieces) - (len(objectives) - done)
-        for extra in sorted({alias.count(separator) for alias in aliases}, reverse=True):
-            joined = separator.join(pieces[: extra + 1])
-            if 0 < extra <= spare and exact_match(joined, aliases, settings.normalization):
-                pieces = [joined, *pieces[extra + 1 :]]
+        spare = len(spans) - (len(objectives) - done)
+        counts = {len(split_spans(alias, settings.separator)) - 1 for alias in aliases} if spare > 0 else set()
+        for extra in sorted(counts, reverse=True):
+            joined = prediction[spans[0].start : spans[extra].stop] if 0 < extra <= spare else ""
+            if joined and exact_match(joined, aliases, settings.normalization):
+                spans = [slice(spans[0].start, spans[extra].stop), *spans[extra + 1 :]]
                 break
-        parts += pieces[:1]
-        pieces = pieces[1:]
-    return parts + pieces
+        parts += [prediction[span] for span in spans[:1]]
+        spans = spans[1:]
+    return parts + [prediction[span] for span in spans]
 
 
 def outcome_score(

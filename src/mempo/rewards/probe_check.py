@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mempo.config.rewards import ProbeSettings
+from mempo.errors import counted
 from mempo.interfaces import Scorer
 from mempo.protocol import closing, opening
 from mempo.question import Question
@@ -58,15 +59,15 @@ class ProbeCheck:
     def report(self) -> str:
         """The numbers, and when the notes do not separate what to do about it."""
         if self.separates is None:
-            return f"probe check: only {self.questions} questions can be asked, which says nothing"
+            return f"probe check: only {counted(self.questions, 'question')} can be asked, which says nothing"
 
         def of(value: float | None) -> str:
             return "not known" if value is None else f"{value:.3g}"
 
         numbers = (
-            f"probe check on {self.questions} questions: P(answer) is {of(self.p_right)} given a right note, "
-            f"{of(self.p_one_wrong)} with one fact wrong, {of(self.p_other)} given another question's note; the right "
-            f"one wins {_percent(self.beats_one_wrong)} and {_percent(self.beats_other)} of the time"
+            f"probe check on {counted(self.questions, 'question')}: P(answer) is {of(self.p_right)} given a right "
+            f"note, {of(self.p_one_wrong)} with one fact wrong, {of(self.p_other)} given another question's note; the "
+            f"right one wins {_percent(self.beats_one_wrong)} and {_percent(self.beats_other)} of the time"
         )
         if self.separates:
             return numbers

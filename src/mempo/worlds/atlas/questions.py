@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from mempo.errors import nearest
+from mempo.errors import counted, nearest
 from mempo.question import Question
 from mempo.worlds.atlas.documents import Rendering, check_rendering
 from mempo.worlds.atlas.facts import AtlasError
@@ -86,8 +86,8 @@ def questions(
         chosen = _pop(singles, rng) if size == 1 else _compose(tree, size, seen, rng)
         if chosen is None:
             raise AtlasError(
-                f"only {i} of {count} {split} questions with {size} objectives could be made from a pool of "
-                f"{len(found)} objectives; ask for fewer, or allow more entities, attributes or forms"
+                f"only {i} of {count} {split} questions with {counted(size, 'objective')} could be made from a pool of "
+                f"{counted(len(found), 'objective')}; ask for fewer, or allow more entities, attributes or forms"
             )
         seen.add(frozenset(objective.id for objective in chosen))
         made.append(_question(chosen, split, rendering))
