@@ -15,6 +15,8 @@ from mempo.errors import UserError
 from mempo.runs.folder import RunFolder
 from tests.train.small import SMALL
 
+pytestmark = pytest.mark.slow  # each of them is a command from its start to its refusal
+
 TINY = (
     *("sft.steps=2", "sft.save_every=2", "sft.demos=6", "rl.steps=2", "rl.save_every=1", "rl.questions_per_step=1"),
     *("rl.probe_check_questions=2", "evaluate.questions=1", "rl.loss={kl: k3, kl_coef: 0.03}"),

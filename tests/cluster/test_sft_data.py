@@ -178,7 +178,8 @@ def test_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         "train.parquet",
         "verl-sft.yaml",
     ]
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "sft.demos=7"])
     with pytest.raises(SystemExit) as again:
         mempo.cli.main()
     assert again.value.code == 2
-    assert "exists" in capsys.readouterr().err
+    assert "holds what was made by mempo cluster sft-data" in capsys.readouterr().err
