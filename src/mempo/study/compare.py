@@ -137,11 +137,11 @@ def _curve(name: str, part: Callable[[Sequence[float | None]], float | None]) ->
 _SAMPLED = (
     Measure(
         "right_first",
-        "objectives right, first fifth",
+        "right, first",
         lambda r: first_part(list(r.get("objectives_right", {}).values()) or [None]),
     ),
-    Measure("right_last", "last fifth", lambda r: last_part(list(r.get("objectives_right", {}).values()) or [None])),
-    Measure("format_last", "format, last fifth", _curve("format_ok", last_part)),
+    Measure("right_last", "right, last", lambda r: last_part(list(r.get("objectives_right", {}).values()) or [None])),
+    Measure("format_last", "format, last", _curve("format_ok", last_part)),
 )
 """Of the rollouts of training; the shares of objectives are of the steps whose rollouts were saved."""
 
