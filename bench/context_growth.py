@@ -23,7 +23,7 @@ from timing import clock
 
 from mempo.agent import Job, run_rollouts
 from mempo.engine.batcher import BatchingSampler
-from mempo.engine.model import Policy
+from mempo.engine.policy import Policy
 from mempo.engine.sampler import generate_batch
 from mempo.engine.shared_prefix import SharedForward
 from mempo.interfaces import Generation, SamplingParams

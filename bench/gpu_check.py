@@ -27,7 +27,7 @@ from scripted import TurnShape
 from shapes import Ids, Shape, describe, logp_old_requests, model, rollouts
 
 from mempo.config.train import OptimSettings
-from mempo.engine.model import Policy
+from mempo.engine.policy import Policy
 from mempo.engine.sampler import generate_batch
 from mempo.engine.scoring import LocalScorer, score_naive
 from mempo.engine.shared_prefix import SharedForward

@@ -27,8 +27,8 @@ from shapes import Shape, describe, logp_old_requests, model, rollouts
 from split import SplitForward
 from timing import alternate, ratio, spread
 
-from mempo.engine.model import Policy
 from mempo.engine.plan import floor_tokens
+from mempo.engine.policy import Policy
 from mempo.engine.radix import as_ids
 from mempo.engine.scoring import LocalScorer, wanted
 from mempo.engine.shared_prefix import SharedForward, last_target

@@ -9,7 +9,7 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from mempo.config.train import LossSettings
-from mempo.engine.model import Policy
+from mempo.engine.policy import Policy
 from mempo.engine.update import TrainRow
 from mempo.interfaces import ScoreRequest
 from mempo.loss import policy_loss, token_weights

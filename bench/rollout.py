@@ -24,8 +24,8 @@ from profiled import profile
 from shapes import Ids, describe, model
 from timing import alternate, ratio, spread
 
-from mempo.engine.model import Policy
 from mempo.engine.plan import floor_tokens
+from mempo.engine.policy import Policy
 from mempo.engine.radix import as_ids
 from mempo.engine.sampler import generate_batch
 from mempo.engine.shared_prefix import SharedForward

@@ -23,7 +23,7 @@ from rollout import lengths, ours
 from shapes import Shape, describe, logp_old_requests, model, rollouts
 from timing import alternate, ratio, spread
 
-from mempo.engine.model import Policy
+from mempo.engine.policy import Policy
 
 Size = tuple[int, int, int]
 BASE: Size = (2, 16, 2)

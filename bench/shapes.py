@@ -12,7 +12,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from mempo.config.engine import ModelSettings
-from mempo.engine.model import Policy, load_policy, wrap_policy
+from mempo.engine.model import load_policy, wrap_policy
+from mempo.engine.policy import Policy
 from mempo.interfaces import ScoreRequest
 from mempo.protocol import TurnGrammar, parse_turn
 from mempo.tokens import Codec

@@ -8,8 +8,8 @@ import torch
 from timing import clock
 
 from mempo.engine.compat import Behind
-from mempo.engine.model import Policy
 from mempo.engine.plan import PlannedRow
+from mempo.engine.policy import Policy
 from mempo.engine.scoring import LocalScorer, wanted
 from mempo.engine.shared_prefix import SharedForward
 from mempo.interfaces import ScoreRequest

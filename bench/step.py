@@ -34,7 +34,7 @@ from mempo.agent import Agent, Job, run_rollouts
 from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.config.train import CreditSettings, OptimSettings, RlSettings
 from mempo.engine.batcher import BatchingSampler
-from mempo.engine.model import Policy
+from mempo.engine.policy import Policy
 from mempo.engine.sampler import generate_batch
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.shared_prefix import SharedForward

@@ -22,7 +22,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import mempo.engine.update
 from mempo.config.train import OptimSettings
-from mempo.engine.model import Policy, wrap_policy
+from mempo.engine.model import wrap_policy
+from mempo.engine.policy import Policy
 from mempo.engine.training_cache import shares_exactly
 from mempo.engine.update import TrainRow, Updater
 from mempo.tokens import Codec

@@ -21,7 +21,7 @@ import torch
 from scripted import TurnShape
 from shapes import Shape, logp_old_requests, model, rollouts
 
-from mempo.engine.model import Policy
+from mempo.engine.policy import Policy
 from mempo.engine.scoring import LocalScorer
 
 BENCH = Path(__file__).parent.parent / "bench"

@@ -31,7 +31,8 @@ from transformers import (
 from mempo.agent import Agent
 from mempo.config.rollout import LimitSettings, PromptSettings
 from mempo.context import make_context
-from mempo.engine.model import Policy, wrap_policy
+from mempo.engine.model import wrap_policy
+from mempo.engine.policy import Policy
 from mempo.interfaces import Generation, SamplingParams, Tool
 from mempo.protocol import TurnGrammar
 from mempo.render import Renderer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +15,7 @@ from mempo.context import make_context
 from mempo.data.objectives import compose_objectives
 from mempo.data.questions import read_questions
 from mempo.engine.batcher import BatchingSampler
-from mempo.engine.model import Policy
+from mempo.engine.policy import Policy
 from mempo.engine.sampler import generate_batch
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.shared_prefix import SharedForward
@@ -37,19 +36,8 @@ from mempo.tokens import Codec
 from mempo.tools.make import make_tool, own_tool, told
 from mempo.train.advantages import AdvantageFunction
 from mempo.train.own_advantages import own_advantages
+from mempo.worlds.data import Data
 from mempo.worlds.registry import make_world
-
-
-@dataclass(frozen=True)
-class Data:
-    """Questions, and where passages come from. `world` is None for files of the user's own. `remarks`: what was left
-    out of the files, a line each."""
-
-    world: World | None
-    train: list[Question]
-    test: list[Question]
-    retriever: Retriever | None
-    remarks: list[str] = field(default_factory=list)
 
 
 def load_data(config: Config, work_dir: Path, train_too: bool = True) -> Data:

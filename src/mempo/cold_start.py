@@ -19,9 +19,9 @@ from typing import TypeVar
 from rich.console import Console
 
 from mempo.agent import Agent, Job
-from mempo.build import Data, make_agent
 from mempo.config import Config
 from mempo.config.train import ExpertSettings
+from mempo.context import make_context
 from mempo.demos import OPEN_SEPARATOR, Demo, has_plan, plan_of, play
 from mempo.errors import UserError
 from mempo.expert_rollouts import collect, play_again
@@ -38,6 +38,7 @@ from mempo.tools.make import told
 from mempo.train.sft import RowSource, demo_rows, mixed_batches, probe_row, take
 from mempo.train.toy import toy_codec, with_warmup
 from mempo.trajectory import Row, StopReason
+from mempo.worlds.data import Data
 
 T = TypeVar("T")
 
@@ -68,7 +69,7 @@ def demonstrations(config: Config, data: Data, agent: Agent, console: Console) -
         UserError: no question can be played, or no episode comes to an answer.
     """
     settings, codec = config.sft, agent.renderer.codec
-    full = make_agent(config, codec, dict(agent.tools), agent.environment, context="full")
+    full = dataclasses.replace(agent, name="full", context=make_context("full", agent.renderer))
     rng = random.Random(f"{config.seed} full share")
     questions: list[Question] = []
     if settings.rollouts:

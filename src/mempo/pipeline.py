@@ -29,15 +29,8 @@ from mempo.cold_start import checked_probe, codec_of_toy, sft_rows
 from mempo.config import Config, Resolved, completed
 from mempo.config.train import ToySettings
 from mempo.engine.lora import add_lora, is_adapter_folder, merge_lora, require_peft
-from mempo.engine.model import (
-    Policy,
-    load_codec,
-    load_policy,
-    model_window,
-    pick_device,
-    save_policy,
-    set_update_mode,
-)
+from mempo.engine.model import load_codec, load_policy, model_window, pick_device, save_policy, set_update_mode
+from mempo.engine.policy import Policy
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.shared_prefix import SharedForward
 from mempo.engine.update import Updater
@@ -189,7 +182,7 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
         custom_score=score_of_user,
         window=policy.window,
     )
-    borrowed = not in_rl and borrow_evaluation(resolved, fingerprints(data), run.path)
+    borrowed = not in_rl and borrow_evaluation(resolved, fingerprints(data, agent.renderer), run.path)
     results = [("start", _evaluated("start", setup, config, data, run, redo=not in_rl and not borrowed))]
     if config.rl.steps:
         reference = _reference(config, policy, run, in_rl)

@@ -9,16 +9,15 @@ from typing import Any
 
 import yaml
 
-from mempo.build import Data
 from mempo.cold_start import codec_of_toy
 from mempo.config import Config, Resolved, completed, resolve
 from mempo.config.unused import CREDIT_KEYS
 from mempo.engine.model import load_codec
 from mempo.errors import ConfigError
-from mempo.evaluate.store import without
 from mempo.runs.files import write_whole
-from mempo.runs.folder import RunFolder, changed_keys
+from mempo.runs.folder import RunFolder, changed_keys, without
 from mempo.tokens import Codec
+from mempo.worlds.data import Data
 
 EVALUATION = "evaluation-start"
 _BESIDE_EVALUATION = (

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mempo.agent import DecodingSettings, Job, run_rollouts
-from mempo.diagnose.words import says_one_of
 from mempo.measures import mean
 from mempo.protocol import closing, opening
 from mempo.question import Question
 from mempo.rewards.outcome import outcome_score
+from mempo.text import says_one_of
 from mempo.tokens import Codec
 from mempo.train.batch import take
 from mempo.train.rl import RlSettings, RlSetup

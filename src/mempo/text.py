@@ -142,6 +142,35 @@ def exact_match(prediction: str, aliases: str | Sequence[str], variant: str = "d
     return bool(predicted) and predicted in _gold(_as_aliases(aliases), variant).normals
 
 
+def answers_given(answer: str | None, objectives: Sequence[Sequence[str]]) -> float:
+    """The share of objectives of which an alias is a part of the answer (exact match after normalisation), whichever
+    part; each part counts for one objective. More parts than objectives lower it, so that guessing cannot pay.
+
+    With one objective the answer is one part.
+    """
+    if answer is None or not objectives:
+        return 0.0
+    parts = split_answer(answer) if len(objectives) > 1 else [answer]
+    left, given = [part for part in parts if part.strip()], 0
+    counted = max(len(left), len(objectives))
+    for aliases in objectives:
+        if (place := next((i for i, part in enumerate(left) if exact_match(part, aliases)), None)) is not None:
+            del left[place]
+            given += 1
+    return given / counted
+
+
+def says_one_of(text: str, aliases: Sequence[str]) -> bool:
+    """An alias stands in the text as whole words (CJK: anywhere), compared as answers are."""
+    within = _token_line(text)
+    return any(line in within for alias in aliases if (line := _token_line(alias)).strip())
+
+
+@lru_cache(maxsize=8192)  # the rollouts of a group ask and read much the same
+def _token_line(text: str) -> str:
+    return f" {' '.join(answer_tokens(text))} "
+
+
 def f1(prediction: str, aliases: str | Sequence[str], variant: str = "default") -> float:
     """Token F1 in [0, 1] on multisets, against the alias that fits best; 0 when either side has no token."""
     return match(prediction, aliases, variant).f1

@@ -38,7 +38,7 @@ from mempo.question import Question
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
 from mempo.start import start_model
-from mempo.study.controls import answers_given
+from mempo.text import answers_given
 from mempo.train.batch import take
 from mempo.train.score_batch import Scoring
 from mempo.trajectory import Trajectory, Turn

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from mempo.config import Resolved, resolve
-from mempo.engine.model import Policy, save_policy
+from mempo.engine.model import save_policy
+from mempo.engine.policy import Policy
 from tests.tiny import chat_codec, tiny_llama
 
 CODEC = chat_codec()

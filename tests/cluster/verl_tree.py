@@ -10,7 +10,8 @@ from safetensors.torch import save_file
 
 from mempo.config.engine import LoraSettings
 from mempo.engine.lora import add_lora
-from mempo.engine.model import Policy, save_policy
+from mempo.engine.model import save_policy
+from mempo.engine.policy import Policy
 from mempo.tokens import Codec
 from tests.tiny import make_codec, tiny_llama
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mempo.diagnose.words import facts_of, says_one_of, seen_in, squeezed, words_of
+from mempo.diagnose.words import facts_of, seen_in, squeezed, words_of
+from mempo.text import says_one_of
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from mempo.config.engine import ModelSettings
 from mempo.config.train import LossSettings
 from mempo.engine.logprobs import selected_logprobs
-from mempo.engine.model import Policy, set_update_mode
+from mempo.engine.model import set_update_mode
+from mempo.engine.policy import Policy
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.update import TrainRow, Updater
 from mempo.interfaces import ScoreRequest

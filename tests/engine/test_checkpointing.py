@@ -10,7 +10,8 @@ import torch
 from mempo.config.engine import ModelSettings
 from mempo.config.train import LossSettings, OptimSettings
 from mempo.engine.checkpointing import checkpointable_layers, checkpointed
-from mempo.engine.model import Policy, load_policy, save_policy, set_update_mode
+from mempo.engine.model import load_policy, save_policy, set_update_mode
+from mempo.engine.policy import Policy
 from mempo.engine.update import Updater
 from mempo.errors import UserError
 from tests.engine.test_update import LR, ROWS, assert_same_weights, optim

@@ -11,7 +11,8 @@ import torch
 
 from mempo.config.engine import ModelSettings
 from mempo.engine import compiled
-from mempo.engine.model import Policy, load_policy, save_policy
+from mempo.engine.model import load_policy, save_policy
+from mempo.engine.policy import Policy
 from mempo.engine.sampler import generate_batch
 from mempo.engine.shared_prefix import SharedForward
 from mempo.interfaces import SamplingParams

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from mempo.engine.choosing import sample
-from mempo.engine.model import Policy
+from mempo.engine.policy import Policy
 from mempo.engine.sampler import generate_batch
 from mempo.engine.shared_prefix import SharedForward
 from mempo.engine.stops import StopWatcher

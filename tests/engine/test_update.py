@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mempo.config.train import LossSettings, OptimSettings
-from mempo.engine.model import Policy
+from mempo.engine.policy import Policy
 from mempo.engine.token_batch import TokenBatch, fed_tokens
 from mempo.engine.update import TrainRow, Updater
 from mempo.errors import UserError

@@ -20,7 +20,7 @@ from mempo.build import make_sampler
 from mempo.config import resolve
 from mempo.config.engine import SamplerSettings
 from mempo.engine.batcher import BatchingSampler
-from mempo.engine.model import Policy
+from mempo.engine.policy import Policy
 from mempo.engine.sampler import generate_batch
 from mempo.engine.shared_prefix import SharedForward
 from mempo.engine.vllm_engine import LAST_SEED, require_vllm, start_engine

@@ -9,8 +9,8 @@ import pytest
 from memory_signal import PAIRS, floor, left_by_rollout, probes
 from shapes import Shape, logp_old_requests, rollouts
 
-from mempo.engine.model import Policy
 from mempo.engine.plan import floor_tokens
+from mempo.engine.policy import Policy
 from mempo.engine.radix import as_ids
 from mempo.engine.sampler import generate_batch
 from mempo.engine.scoring import LocalScorer

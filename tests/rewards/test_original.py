@@ -29,7 +29,7 @@ from mempo.agent import Job, rollout
 from mempo.config.rewards import MemorySettings
 from mempo.config.rollout import DecodingSettings, PromptSettings
 from mempo.config.train import CreditSettings
-from mempo.engine.model import Policy
+from mempo.engine.policy import Policy
 from mempo.engine.scoring import LocalScorer, score_naive
 from mempo.interfaces import Generation, Scorer, ScoreRequest, ToolResult
 from mempo.question import Gold, Question

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mempo.config.train import OptimSettings, ToySettings
-from mempo.engine.model import Policy
 from mempo.engine.optimizer import learning_rate
+from mempo.engine.policy import Policy
 from mempo.engine.update import Updater
 from mempo.protocol import TAGS, closing, opening
 from mempo.tokens import Codec

@@ -15,7 +15,7 @@ import torch
 
 from mempo.config.engine import LoraSettings, SamplerSettings
 from mempo.engine.lora import add_lora
-from mempo.engine.model import Policy
+from mempo.engine.policy import Policy
 from mempo.engine.sampler import generate_batch
 from mempo.engine.scoring import score_naive
 from mempo.engine.vllm_engine import start_engine

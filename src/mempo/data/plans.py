@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mempo.question import Question
-from mempo.retrieval.jsonl import json_name, valid_text
-from mempo.retrieval.rows import ID_KEYS
+from mempo.retrieval.jsonl import ID_KEYS, json_name, valid_text
 
 PLAN_KEYS = ("queries", "finds", "says", "actions", "documents")
 """What `Question.meta` holds of it, each `[objectives][hops]` but `says`, which is `[objectives]`."""

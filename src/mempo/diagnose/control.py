@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from mempo.config.rewards import MemorySettings, ProbeSettings
 from mempo.diagnose.numbers import mean, std
 from mempo.diagnose.records import Batch, RolloutRecord, TurnRecord
-from mempo.diagnose.words import says_one_of
 from mempo.interfaces import Scorer, ScoreRequest
 from mempo.question import Question
 from mempo.rewards.memory import probe_request
 from mempo.rewards.note_contexts import full_context, note_context
 from mempo.rewards.note_reward import Evidence, note_reward
 from mempo.rewards.probe import Probe, probe_or_reason
+from mempo.text import says_one_of
 from mempo.tokens import Codec
 from mempo.trajectory import Trajectory
 

@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass
 
 from mempo.diagnose.numbers import mean, ratio
 from mempo.diagnose.records import Batch, RolloutRecord, TurnRecord
-from mempo.diagnose.words import facts_of, says_one_of, seen_in
+from mempo.diagnose.words import facts_of, seen_in
+from mempo.text import says_one_of
 
 
 @dataclass(frozen=True)

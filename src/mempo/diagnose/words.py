@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
-
-from mempo.text import answer_tokens
 
 _HAN = "\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
 _KATAKANA = "\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff"
@@ -102,17 +100,6 @@ def _seen(text: str) -> tuple[frozenset[str], str]:
     pieces = _pieces(unicodedata.normalize("NFKC", text))
     spaced = frozenset(_fold(piece) for piece in pieces if not _is_spaceless(piece))
     return spaced, "\n".join(piece for piece in pieces if _is_spaceless(piece))
-
-
-def says_one_of(text: str, aliases: Sequence[str]) -> bool:
-    """An alias stands in the text as whole words (CJK: anywhere), compared as answers are (`mempo.text`)."""
-    within = _token_line(text)
-    return any(line in within for alias in aliases if (line := _token_line(alias)).strip())
-
-
-@lru_cache(maxsize=_CACHED_TEXTS)
-def _token_line(text: str) -> str:
-    return f" {' '.join(answer_tokens(text))} "
 
 
 @lru_cache(maxsize=_CACHED_TEXTS)

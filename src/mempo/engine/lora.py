@@ -9,9 +9,9 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -20,25 +20,12 @@ from transformers.pytorch_utils import Conv1D
 
 from mempo.config.engine import LoraSettings
 from mempo.engine.lora_merge import NAME, adapted_weights, refuse_unmergeable
+from mempo.engine.policy import Adapter, Policy
 from mempo.errors import UserError, nearest
 from mempo.model_files import partial_load, said
 
-if TYPE_CHECKING:
-    from mempo.engine.model import Policy
-
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _SUFFIX, _PREFIX = f".{NAME}.weight", "base_model.model."
-
-
-@dataclass(frozen=True)
-class Adapter:
-    """What a policy with an adapter knows about it."""
-
-    base: Policy
-    """The policy without the adapter, over the same weights; it never changes while the adapter is trained."""
-    base_path: str
-    """Where the weights of `base` lie: a hub name, an absolute path, or one that begins with `..` and is relative to
-    the folder that the adapter is saved in."""
 
 
 def require_peft() -> Any:
@@ -146,8 +133,6 @@ def load_adapter(load_base: Callable[[str], Policy], folder: Path) -> Policy:
 
 
 def _inject(policy: Policy, config: Any, base_path: str) -> Policy:
-    from mempo.engine.model import Policy
-
     plain: Any = _twin(policy.model)
     model: Any = policy.model
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ from mempo.config.engine import ModelSettings
 from mempo.engine.cache_check import cache_use
 from mempo.engine.checkpointing import checkpointable_layers
 from mempo.engine.logprobs import logprobs_of_logits, selected_logprobs
-from mempo.engine.lora import Adapter, is_adapter_folder, load_adapter, merged_weights, save_adapter
+from mempo.engine.lora import is_adapter_folder, load_adapter, merged_weights, save_adapter
+from mempo.engine.policy import Policy
 from mempo.engine.training_cache import backbone_hidden, hidden_behind
 from mempo.errors import UserError
 from mempo.model_files import (
@@ -29,34 +29,6 @@ from mempo.model_loading import folder_codec, load_whole
 from mempo.tokens import Codec
 
 transformers_logging.disable_progress_bar()  # checkpoints are written while our own bar is shown
-
-
-@dataclass
-class Policy:
-    """A model with its tokenizer. `plain_head`: logits are the output embedding of the last hidden state, no more."""
-
-    model: PreTrainedModel
-    codec: Codec
-    plain_head: bool
-    version: int = 0
-    """Counts the changes of the weights: what was computed under another version (keys and values) is of no use."""
-    autocast: torch.dtype | None = None
-    """Precision of the update's forward passes, where it is another than that of the weights."""
-    checkpointing: bool = False
-    """Whether the update makes activations again instead of keeping them."""
-    compiled: bool = False
-    """Whether steps of decoding go through `torch.compile`."""
-    adapter: Adapter | None = None
-    """The low-rank adapter that is trained, if any."""
-
-    @property
-    def device(self) -> torch.device:
-        return self.model.device
-
-    @property
-    def window(self) -> int | None:
-        """The most tokens the model can see, where its configuration says so."""
-        return context_window(self.model.config)
 
 
 def pick_device(name: str) -> torch.device:

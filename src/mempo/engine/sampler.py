@@ -14,7 +14,7 @@ import torch
 
 from mempo.engine.choosing import sample, uniforms
 from mempo.engine.live_rows import LiveRows, live_rows
-from mempo.engine.model import Policy
+from mempo.engine.policy import Policy
 from mempo.engine.shared_prefix import SharedForward
 from mempo.engine.stops import StopWatcher
 from mempo.errors import UserError

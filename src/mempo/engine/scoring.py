@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from mempo.engine.model import Policy
 from mempo.engine.plan import Target
+from mempo.engine.policy import Policy
 from mempo.engine.shared_prefix import SharedForward
 from mempo.interfaces import ScoreRequest
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from mempo.engine.model import Policy, logprobs_at
+from mempo.engine.model import logprobs_at
 from mempo.engine.padding import right_padded
+from mempo.engine.policy import Policy
 from mempo.trajectory import Row
 
 

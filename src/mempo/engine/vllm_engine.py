@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mempo.config.engine import SamplerSettings
-from mempo.engine.model import Policy
+from mempo.engine.policy import Policy
 from mempo.errors import UserError
 from mempo.interfaces import SamplingParams
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from mempo.config.engine import SamplerSettings
-from mempo.engine.model import Policy
+from mempo.engine.policy import Policy
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.stops import watched
 from mempo.engine.vllm_engine import said_by_vllm, start_engine, vllm_params

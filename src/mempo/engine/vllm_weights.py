@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from mempo.engine.lora import merged_weights
-from mempo.engine.model import Policy
+from mempo.engine.policy import Policy
 from mempo.errors import UserError
 
 CHUNK = 1 << 22

@@ -18,6 +18,9 @@ _BOM = b"\xef\xbb\xbf"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SHOWN_CHARACTERS = 80
 
+ID_KEYS = ("id", "_id", "docid", "doc_id", "pid", "docno")
+"""The first of these that is there and not null is the document's id."""
+
 
 def is_compressed(path: Path) -> bool:
     """Whether the file's first bytes are gzip's or Zstandard's; its name is not asked. OSError when unreadable."""

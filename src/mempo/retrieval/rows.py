@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mempo.retrieval.jsonl import json_name, valid_text
+from mempo.retrieval.jsonl import ID_KEYS, json_name, valid_text
 from mempo.retrieval.types import Document
 
-ID_KEYS = ("id", "_id", "docid", "doc_id", "pid", "docno")
-"""The first of these that is there and not null is the document's id."""
 TEXT_KEYS = ("contents", "text", "passage", "body")
 COLUMNS = frozenset({*ID_KEYS, *TEXT_KEYS, "title", "url"})
 

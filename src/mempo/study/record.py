@@ -15,8 +15,8 @@ from mempo.question import as_gold, objectives_of
 from mempo.runs.files import append_line, read_lines
 from mempo.runs.folder import RunFolder
 from mempo.study.code import code_digest
-from mempo.study.controls import answers_given
 from mempo.study.plan import Task
+from mempo.text import answers_given
 
 Record = dict[str, Any]
 RESULTS = "results.jsonl"

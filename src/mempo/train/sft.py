@@ -10,8 +10,8 @@ from rich.console import Console
 from mempo.config.rewards import ProbeSettings
 from mempo.config.train import SftSettings
 from mempo.demos import Demo
-from mempo.engine.model import Policy
 from mempo.engine.optimizer import learning_rate
+from mempo.engine.policy import Policy
 from mempo.engine.update import Updater
 from mempo.errors import ConfigError
 from mempo.rewards.probe import build_probe

@@ -20,8 +20,9 @@ from rich.console import Console
 from safetensors import SafetensorError
 from typing_extensions import TypedDict
 
-from mempo.engine.model import Policy, save_trained
+from mempo.engine.model import save_trained
 from mempo.engine.optimizer import AnyOptimizer, load_optimizer, save_optimizer
+from mempo.engine.policy import Policy
 from mempo.errors import UserError
 from mempo.read_files import DamagedFile, read_json, reason
 from mempo.runs.folder import Checkpoint, RunFolder

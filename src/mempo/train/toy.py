@@ -18,7 +18,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from mempo.config.train import ToySettings
-from mempo.engine.model import Policy, wrap_policy
+from mempo.engine.model import wrap_policy
+from mempo.engine.policy import Policy
 from mempo.protocol import TAGS, closing, opening
 from mempo.tokens import Codec
 from mempo.train.sft import RowSource

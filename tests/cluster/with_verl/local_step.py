@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mempo.engine.model import Policy, load_codec, load_policy
+from mempo.engine.model import load_codec, load_policy
 from mempo.engine.optimizer import learning_rate
+from mempo.engine.policy import Policy
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.update import Updater
 from mempo.protocol import TurnGrammar

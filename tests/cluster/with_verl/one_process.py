@@ -35,7 +35,8 @@ from mempo.cluster.trainer import MempoTrainer
 from mempo.cluster.verl_config import verl_config
 from mempo.cluster.verl_text import verl_yaml
 from mempo.config import Resolved
-from mempo.engine.model import Policy, load_policy
+from mempo.engine.model import load_policy
+from mempo.engine.policy import Policy
 from mempo.errors import UserError
 from mempo.question import Question
 from tests.cluster.with_verl.one_queue import Queue

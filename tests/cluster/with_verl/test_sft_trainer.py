@@ -14,8 +14,9 @@ from rich.console import Console
 from mempo.cluster.convert import convert
 from mempo.cluster.sft_data import write_sft_data
 from mempo.config.engine import ModelSettings
-from mempo.engine.model import Policy, load_policy
+from mempo.engine.model import load_policy
 from mempo.engine.optimizer import learning_rate
+from mempo.engine.policy import Policy
 from mempo.engine.update import Updater
 from tests.cluster.sft_folder import sft_config
 from tests.cluster.with_verl.test_sft_rows import expected_rows

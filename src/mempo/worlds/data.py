@@ -1,0 +1,21 @@
+"""What a run is about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mempo.interfaces import World
+from mempo.question import Question
+from mempo.retrieval.types import Retriever
+
+
+@dataclass(frozen=True)
+class Data:
+    """Questions, and where passages come from. `world` is None for files of the user's own. `remarks`: what was left
+    out of the files, a line each."""
+
+    world: World | None
+    train: list[Question]
+    test: list[Question]
+    retriever: Retriever | None
+    remarks: list[str] = field(default_factory=list)
