@@ -77,6 +77,7 @@ def test_what_is_done_is_not_done_again(tmp_path: Path, told: Told) -> None:
     assert told.asked == ["start start, seed 2", "both from start, seed 2"]
     page = (tmp_path / "out" / "tables.md").read_text("utf-8")
     assert "| both | 3 | 70.0 (70–70) |" in page
+    assert "| outcome | 2 | 50.0 (50–50) |" in page  # not run now, and there all the same
     assert (tmp_path / "out" / "exact-match.png").stat().st_size > 1000
 
 

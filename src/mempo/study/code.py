@@ -16,7 +16,10 @@ from mempo.config.base import leaves
 from mempo.evaluate.store import weights_mark
 
 READERS = frozenset(
-    ("__init__", "cli", "cluster", "diagnose", "diagnose_run", "plots", "rescoring", "start_check", "study", "view")
+    (
+        *("__init__", "cli", "cluster", "diagnose", "diagnose_run", "plots", "rescoring", "start_check", "study"),
+        *("true_advantage", "view"),
+    )
 )
 """Parts of the package that look at runs and change none."""
 _IMPORT_PATH = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_]\w*")

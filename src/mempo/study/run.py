@@ -45,7 +45,8 @@ def run_study(source: str, options: StudyOptions, console: Console) -> list[Reco
     name, study = read_study(source)
     study = study.longer() if options.full else study
     out = options.out or Path("runs") / f"study-{name}"
-    tasks = plan(study, out, options.settings, options.only)
+    every = plan(study, out, options.settings)
+    tasks = plan(study, out, options.settings, options.only) if options.only else every
     workers = options.workers or _cores()
     if options.dry_run:
         _print_plan(tasks, read_records(out), workers, out, console)
@@ -58,7 +59,7 @@ def run_study(source: str, options: StudyOptions, console: Console) -> list[Reco
     ):
         add_known(out, tasks)
         failures = _make(tasks, out, min(workers, len(tasks)), console)
-        done = _report(name, study, tasks, out, console)
+        done = _report(name, study, every, out, console)  # with what other calls have made
     if failures:
         task, reason = failures[0]
         raise UserError(
