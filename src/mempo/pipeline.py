@@ -27,6 +27,7 @@ from mempo.build import (
 )
 from mempo.cold_start import checked_probe, codec_of_toy, sft_rows
 from mempo.config import Config, Resolved, completed
+from mempo.config.extending import may_change, refuse_shorter, remarks
 from mempo.config.train import ToySettings
 from mempo.engine.lora import add_lora, is_adapter_folder, merge_lora, require_peft
 from mempo.engine.model import load_codec, load_policy, model_window, pick_device, save_policy, set_update_mode
@@ -38,7 +39,6 @@ from mempo.engine.vllm_engine import require_vllm
 from mempo.errors import UserError
 from mempo.evaluate.runner import EvalResult, EvalSetup, evaluate, greedy_note
 from mempo.evaluate.table import ByObjectives, evaluation_table
-from mempo.extending import may_change, refuse_shorter, remarks
 from mempo.prompt_date import with_saved_date, with_todays_date
 from mempo.read_files import exists, read_json
 from mempo.render import Renderer, prompt_probe
