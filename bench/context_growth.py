@@ -21,12 +21,12 @@ from scripted import Play, TurnShape, said
 from shapes import describe, model
 from timing import clock
 
-from mempo.agent import Job, run_rollouts
 from mempo.engine.batcher import BatchingSampler
 from mempo.engine.policy import Policy
 from mempo.engine.sampler import generate_batch
 from mempo.engine.shared_prefix import SharedForward
-from mempo.interfaces import Generation, SamplingParams
+from mempo.rollout.agent import Job, run_rollouts
+from mempo.rollout.interfaces import Generation, SamplingParams
 
 SHAPE = TurnShape(question=60, note=40, thought=10, query=6, passage=100)
 

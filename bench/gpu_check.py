@@ -32,8 +32,8 @@ from mempo.engine.sampler import generate_batch
 from mempo.engine.scoring import LocalScorer, score_naive
 from mempo.engine.shared_prefix import SharedForward
 from mempo.engine.update import TrainRow, Updater
-from mempo.interfaces import SamplingParams, ScoreRequest
-from mempo.trajectory import rows_of
+from mempo.rollout.interfaces import SamplingParams, ScoreRequest
+from mempo.rollout.trajectory import rows_of
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,9 @@ from mempo.engine.policy import Policy
 from mempo.engine.radix import as_ids
 from mempo.engine.scoring import LocalScorer, wanted
 from mempo.engine.shared_prefix import SharedForward, last_target
-from mempo.interfaces import ScoreRequest
 from mempo.rewards.note_contexts import BASELINES, note_context
-from mempo.trajectory import Trajectory
+from mempo.rollout.interfaces import ScoreRequest
+from mempo.rollout.trajectory import Trajectory
 
 PAIRS = (("full", "full"), ("full", "none"), ("memory", "visible"), ("memory", "none"))
 TARGETS = {("full", "full"): 0.30, ("memory", "visible"): 0.18, ("memory", "none"): 0.10}

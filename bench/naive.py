@@ -11,8 +11,8 @@ from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria,
 from mempo.config.train import LossSettings
 from mempo.engine.policy import Policy
 from mempo.engine.update import TrainRow
-from mempo.interfaces import ScoreRequest
 from mempo.loss import policy_loss, token_weights
+from mempo.rollout.interfaces import ScoreRequest
 
 Ids = Sequence[int]
 

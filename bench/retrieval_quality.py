@@ -24,7 +24,6 @@ from rich.table import Table
 
 import mempo  # noqa: F401 - sets the OpenMP choices before torch loads
 from mempo.config.retrieval import DenseSettings, EncoderSettings
-from mempo.question import Question
 from mempo.retrieval import faiss_index
 from mempo.retrieval.bm25 import Bm25Index
 from mempo.retrieval.corpus import Corpus
@@ -36,6 +35,7 @@ from mempo.retrieval.memory_need import LOOKUP_BYTES, size
 from mempo.retrieval.ranked import RankedIndex
 from mempo.retrieval.tantivy_index import TantivyIndex
 from mempo.retrieval.types import Document
+from mempo.rollout.question import Question
 from mempo.worlds.registry import make_atlas
 
 # The number of lists follows the corpus: about the square root of its size.

@@ -29,7 +29,7 @@ from mempo.engine.policy import Policy
 from mempo.engine.radix import as_ids
 from mempo.engine.sampler import generate_batch
 from mempo.engine.shared_prefix import SharedForward
-from mempo.interfaces import SamplingParams
+from mempo.rollout.interfaces import SamplingParams
 
 STOP = ("</search>", "</access>", "</answer>")
 Prompt = tuple[int, ...]

@@ -32,24 +32,24 @@ from timing import spread
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from mempo.agent import Agent, Job
 from mempo.config.evaluate import EvalSettings
 from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.config.rollout import LimitSettings, PromptSettings
 from mempo.config.server import ServerSettings
-from mempo.context import make_context
 from mempo.evaluate.loops import run_loop
 from mempo.evaluate.openai_capabilities import Capabilities
 from mempo.evaluate.openai_client import OpenAIClient
 from mempo.evaluate.openai_sampler import OpenAISampler
 from mempo.evaluate.runner import EvalSetup, facts_of, play
-from mempo.interfaces import ToolResult
-from mempo.protocol import TurnGrammar
-from mempo.question import Question
-from mempo.render import Renderer
+from mempo.rollout.agent import Agent, Job
+from mempo.rollout.context import make_context
+from mempo.rollout.interfaces import ToolResult
+from mempo.rollout.protocol import TurnGrammar
+from mempo.rollout.question import Question
+from mempo.rollout.render import Renderer
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import StopReason, Trajectory
 from mempo.runs.append import RolloutAppender
-from mempo.tokens import Codec
-from mempo.trajectory import StopReason, Trajectory
 
 NOTE = "<mem>Paris is the capital of France; its currency is still to be found.</mem><think>I look it up.</think>"
 TEXT = f"{NOTE}<search>currency of France</search>"

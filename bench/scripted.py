@@ -17,14 +17,14 @@ import torch
 from shapes import texts
 
 import mempo.engine.sampler as engine
-from mempo.agent import Agent, Job, noise_seed
 from mempo.config.rollout import LimitSettings, PromptSettings
-from mempo.context import make_context
-from mempo.interfaces import SamplingParams, ToolResult
-from mempo.protocol import TurnGrammar
-from mempo.question import Question
-from mempo.render import Renderer
-from mempo.tokens import Codec
+from mempo.rollout.agent import Agent, Job, noise_seed
+from mempo.rollout.context import make_context
+from mempo.rollout.interfaces import SamplingParams, ToolResult
+from mempo.rollout.protocol import TurnGrammar
+from mempo.rollout.question import Question
+from mempo.rollout.render import Renderer
+from mempo.rollout.tokenizer import Codec
 
 
 @contextmanager

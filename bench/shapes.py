@@ -14,10 +14,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from mempo.config.engine import ModelSettings
 from mempo.engine.model import load_policy, wrap_policy
 from mempo.engine.policy import Policy
-from mempo.interfaces import ScoreRequest
-from mempo.protocol import TurnGrammar, parse_turn
-from mempo.tokens import Codec
-from mempo.trajectory import GenerationStop, Observation, ObservationPart, StopReason, Trajectory, Turn, rows_of
+from mempo.rollout.interfaces import ScoreRequest
+from mempo.rollout.protocol import TurnGrammar, parse_turn
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import GenerationStop, Observation, ObservationPart, StopReason, Trajectory, Turn, rows_of
 from mempo.worlds.registry import make_world
 
 _SEARCH = "<mem>n</mem><think>t</think><search>s</search>"

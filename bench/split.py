@@ -12,7 +12,7 @@ from mempo.engine.plan import PlannedRow
 from mempo.engine.policy import Policy
 from mempo.engine.scoring import LocalScorer, wanted
 from mempo.engine.shared_prefix import SharedForward
-from mempo.interfaces import ScoreRequest
+from mempo.rollout.interfaces import ScoreRequest
 
 
 class SplitForward(SharedForward):

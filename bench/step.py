@@ -30,7 +30,6 @@ from shapes import describe, model
 from timing import alternate, clock, ratio, spread
 from trl_side import TrlProcess
 
-from mempo.agent import Agent, Job, run_rollouts
 from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.config.train import CreditSettings, OptimSettings, RlSettings
 from mempo.engine.batcher import BatchingSampler
@@ -40,13 +39,14 @@ from mempo.engine.scoring import LocalScorer
 from mempo.engine.shared_prefix import SharedForward
 from mempo.engine.token_batch import fed_tokens
 from mempo.engine.update import TrainRow, Updater
-from mempo.interfaces import ScoreRequest
-from mempo.question import Question
+from mempo.rollout.agent import Agent, Job, run_rollouts
+from mempo.rollout.interfaces import ScoreRequest
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import Trajectory
 from mempo.train.advantages import batch_advantages
 from mempo.train.batch import training_rows
 from mempo.train.rl import RlSetup, rollout_jobs, update_policy
 from mempo.train.score_batch import score_batch
-from mempo.trajectory import Trajectory
 
 LR = 1e-6
 BACKWARD = 3

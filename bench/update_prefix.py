@@ -26,8 +26,8 @@ from mempo.engine.model import wrap_policy
 from mempo.engine.policy import Policy
 from mempo.engine.training_cache import shares_exactly
 from mempo.engine.update import TrainRow, Updater
-from mempo.tokens import Codec
-from mempo.trajectory import Row, Segment
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import Row, Segment
 
 VOCABULARY = 1000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 
-from mempo.interfaces import ToolErrorKind, ToolResult
+from mempo.rollout.interfaces import ToolErrorKind, ToolResult
 
 OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 

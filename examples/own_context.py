@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mempo.context import Piece, PiecewiseContext, memory_pieces
-from mempo.render import Renderer
-from mempo.trajectory import Turn
+from mempo.rollout.context import Piece, PiecewiseContext, memory_pieces
+from mempo.rollout.render import Renderer
+from mempo.rollout.trajectory import Turn
 
 
 def all_notes(renderer: Renderer) -> PiecewiseContext:
-    """Called once with the renderer. Anything with a `name` and a `build` (`mempo.interfaces.Context`) will do."""
+    """Called once with the renderer. Anything with a `name` and a `build` (`mempo.rollout.interfaces.Context`) will do."""
     return PiecewiseContext("all_notes", renderer, pieces)
 
 

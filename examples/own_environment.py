@@ -6,8 +6,8 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from mempo.interfaces import Tool, ToolErrorKind, ToolResult
-from mempo.question import Question
+from mempo.rollout.interfaces import Tool, ToolErrorKind, ToolResult
+from mempo.rollout.question import Question
 
 
 class Guess:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mempo.question import Question
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import Trajectory
 from mempo.text import exact_match
-from mempo.trajectory import Trajectory
 
 PRICE = 0.05
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mempo.interfaces import ToolErrorKind, ToolResult
+from mempo.rollout.interfaces import ToolErrorKind, ToolResult
 
 MOONS = {"Earth": 1, "Mars": 2, "Mercury": 0, "Venus": 0}
 

@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 from itertools import pairwise
 
-from mempo.question import Question
 from mempo.retrieval.types import Document
+from mempo.rollout.question import Question
 
 NAMES = """Alpha Beta Gamma Delta Epsilon Zeta Eta Theta Iota Kappa Lambda Mu Nu Xi Omicron Pi Rho Sigma Tau Upsilon
 Phi Chi Psi Omega"""

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from mempo.agent import Agent, Job, at_once, noise_seed, read_turn, rollout, run_rollouts
 from mempo.config.rollout import DecodingSettings, LimitSettings, PromptSettings
 from mempo.config.tools import RetrySettings, SearchSettings
-from mempo.interfaces import Generation, SamplerError, SamplingParams, ToolErrorKind, ToolResult
-from mempo.protocol import NoteStatus, ParseOutcome, TurnGrammar
-from mempo.question import Question
-from mempo.render import Renderer
+from mempo.rollout.agent import Agent, Job, at_once, noise_seed, read_turn, rollout, run_rollouts
+from mempo.rollout.interfaces import Generation, SamplerError, SamplingParams, ToolErrorKind, ToolResult
+from mempo.rollout.protocol import NoteStatus, ParseOutcome, TurnGrammar
+from mempo.rollout.question import Question
+from mempo.rollout.render import Renderer
+from mempo.rollout.trajectory import GenerationStop, StopReason, Trajectory, rows_of
 from mempo.tools.search import SearchTool
-from mempo.trajectory import GenerationStop, StopReason, Trajectory, rows_of
 from tests.test_tools import Library
 from tests.tiny import FAMILIES, Scripted, chat_codec, make_agent, make_codec, said
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from mempo.agent import Agent, Beginning, DecodingSettings, Job, rollout
-from mempo.interfaces import Generation, SamplingParams
-from mempo.question import Question
-from mempo.tokens import Codec
-from mempo.trajectory import StopReason, Trajectory, Turn
+from mempo.rollout.agent import Agent, Beginning, DecodingSettings, Job, rollout
+from mempo.rollout.interfaces import Generation, SamplingParams
+from mempo.rollout.question import Question
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import StopReason, Trajectory, Turn
 from tests.test_agent import ANSWER, NOTED, QUESTION, SEARCH, Echo
 from tests.test_environment import MOVED, Counting
 from tests.test_environment import agent as acting

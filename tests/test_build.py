@@ -13,11 +13,11 @@ from mempo.build import load_data, make_agent
 from mempo.config import resolve
 from mempo.engine.sampler import generate_batch
 from mempo.errors import ConfigError, UserError
-from mempo.imports import call_own
-from mempo.interfaces import SamplingParams
 from mempo.rewards.outcome import OutcomeScore
+from mempo.rollout.interfaces import SamplingParams
+from mempo.rollout.plugins import call_own
+from mempo.rollout.trajectory import StopReason, Trajectory
 from mempo.train.score_batch import refuse_nothing_counted
-from mempo.trajectory import StopReason, Trajectory
 from tests.tiny import chat_codec, make_codec, tiny_llama
 
 

@@ -8,14 +8,14 @@ import random
 import pytest
 from tokenizers import Tokenizer, normalizers
 
-from mempo.agent import read_turn
 from mempo.config.rollout import is_known_context
-from mempo.context import make_context
 from mempo.errors import ConfigError
-from mempo.interfaces import Context, Generation, ToolResult
-from mempo.render import TRUNCATED_MARK
-from mempo.tokens import Codec
-from mempo.trajectory import GenerationStop, Turn, rows_of
+from mempo.rollout.agent import read_turn
+from mempo.rollout.context import make_context
+from mempo.rollout.interfaces import Context, Generation, ToolResult
+from mempo.rollout.render import TRUNCATED_MARK
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import GenerationStop, Turn, rows_of
 from tests.test_trajectory import make_trajectory
 from tests.tiny import FAMILIES, make_agent, make_codec, said, unigram
 

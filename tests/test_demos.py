@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from mempo.agent import Agent, Job
 from mempo.config.rewards import OutcomeSettings
 from mempo.config.rollout import LimitSettings, PromptSettings
 from mempo.config.tools import SearchSettings
 from mempo.config.train import ExpertSettings
-from mempo.context import make_context
 from mempo.demos import Demo, SearchExpert, encode_turn, plan_of, play
 from mempo.errors import UserError
-from mempo.protocol import TurnGrammar, format_violations
-from mempo.question import Question
-from mempo.render import Renderer
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.index import Bm25Index
 from mempo.rewards.outcome import outcome_score
+from mempo.rollout.agent import Agent, Job
+from mempo.rollout.context import make_context
+from mempo.rollout.protocol import TurnGrammar, format_violations
+from mempo.rollout.question import Question
+from mempo.rollout.render import Renderer
+from mempo.rollout.trajectory import StopReason, rows_of
 from mempo.tools.search import SearchTool
-from mempo.trajectory import StopReason, rows_of
 from mempo.worlds.atlas.subset import Subset
 from mempo.worlds.atlas.world import AtlasWorld
 from tests.tiny import make_codec

@@ -16,7 +16,6 @@ from examples.own_reward import PRICE, score
 from examples.own_tool import MoonTool
 from examples.own_world import LETTERS, GreekWorld
 
-from mempo.agent import Job
 from mempo.build import advantage_function, custom_score, load_data, make_agent, make_tools
 from mempo.config import Config, resolve
 from mempo.config.train import ExpertSettings
@@ -24,12 +23,13 @@ from mempo.demos import plan_of, play
 from mempo.diagnose_run import _grammar as grammar_of_run
 from mempo.engine.model import load_codec, save_policy
 from mempo.gold_plans import planned
-from mempo.imports import load_object
-from mempo.interfaces import Context, Environment, Tool, ToolErrorKind, World
 from mempo.pipeline import train
-from mempo.question import Question
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.index import Bm25Index
+from mempo.rollout.agent import Job
+from mempo.rollout.interfaces import Context, Environment, Tool, ToolErrorKind, World
+from mempo.rollout.plugins import load_object
+from mempo.rollout.question import Question
 from mempo.runs.files import read_lines
 from mempo.runs.rollouts import load_rollouts
 from mempo.train.own_advantages import OwnAdvantages

@@ -10,7 +10,7 @@ import pytest
 
 from mempo.config.base import is_import_path
 from mempo.errors import ConfigError
-from mempo.imports import load_object
+from mempo.rollout.plugins import load_object
 
 MODULE = """
 CONSTANT = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mempo.protocol import (
+from mempo.rollout.protocol import (
     FORMAT_RULES,
     TURN_RULES,
     NoteStatus,
@@ -84,7 +84,7 @@ def test_final_answer_wants_the_last_turn_to_answer_and_no_earlier_one() -> None
 
 
 def test_without_final_answer_its_violation_goes_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mempo.protocol.final_answer", lambda turns: True)
+    monkeypatch.setattr("mempo.rollout.protocol.final_answer", lambda turns: True)
     assert format_violations([later(GOOD)]) == {}
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mempo.agent import read_turn
-from mempo.protocol import TURN_RULES, Element, NoteStatus, Scan, TurnGrammar, clean, parse_turn, scan
-from mempo.protocol import _tag_pattern as tag_pattern
+from mempo.rollout.agent import read_turn
+from mempo.rollout.protocol import TURN_RULES, Element, NoteStatus, Scan, TurnGrammar, clean, parse_turn, scan
+from mempo.rollout.protocol import _tag_pattern as tag_pattern
 from tests.tiny import make_agent, make_codec, said
 
 OWN = TurnGrammar(actions=("search", "guess", "answer"))

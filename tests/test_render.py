@@ -7,9 +7,9 @@ from transformers import PreTrainedTokenizerFast
 
 from mempo.config.rollout import PromptSettings
 from mempo.errors import UserError
-from mempo.interfaces import ToolResult
-from mempo.render import TRUNCATED_MARK, Renderer
-from mempo.tokens import Codec
+from mempo.rollout.interfaces import ToolResult
+from mempo.rollout.render import TRUNCATED_MARK, Renderer
+from mempo.rollout.tokenizer import Codec
 from tests.tiny import chat_codec, make_codec
 
 PLAIN = PromptSettings(template="plain")

@@ -104,8 +104,8 @@ def test_no_room_has_two_places() -> None:
 @pytest.mark.parametrize(
     ("text", "breaks"),
     [
-        ("from mempo.agent import rollout", ["tokens imports agent"]),
-        ("def f():\n    from mempo.render import Renderer", ["tokens imports render"]),
+        ("from mempo.rollout.agent import rollout", ["tokens imports agent"]),
+        ("def f():\n    from mempo.rollout.render import Renderer", ["tokens imports render"]),
         ("import mempo.engine.model", ["tokens imports engine"]),
         ("from mempo import cli", ["tokens imports cli"]),
         ("from mempo.errors import UserError\nimport torch", []),

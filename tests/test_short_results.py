@@ -10,10 +10,10 @@ import pytest
 from mempo.config import resolve
 from mempo.config.rollout import PromptSettings
 from mempo.errors import ConfigError
-from mempo.interfaces import ToolResult
-from mempo.render import Renderer
+from mempo.rollout.interfaces import ToolResult
+from mempo.rollout.render import Renderer
+from mempo.rollout.trajectory import Trajectory, rows_of
 from mempo.runs.rollouts import load_rollouts, save_rollouts
-from mempo.trajectory import Trajectory, rows_of
 from tests.test_agent import CODEC, play
 from tests.tiny import make_agent
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from mempo.errors import UserError
-from mempo.tokens import Codec, Decoded, common_prefix
+from mempo.rollout.tokenizer import Codec, Decoded, common_prefix
 from tests.tiny import FAMILIES, TAG_TOKENS, byte_bpe, make_codec
 
 TAGS = ("none", "added", "special")

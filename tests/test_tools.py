@@ -11,8 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from mempo.config.tools import AccessSettings, RetrySettings, SearchSettings
-from mempo.interfaces import Tool, ToolErrorKind, ToolResult
 from mempo.retrieval.types import Document, Hit
+from mempo.rollout.interfaces import Tool, ToolErrorKind, ToolResult
 from mempo.tools.access import AccessTool
 from mempo.tools.retrying import BadCall
 from mempo.tools.search import SearchTool

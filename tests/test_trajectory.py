@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mempo.protocol import TurnGrammar, parse_turn
-from mempo.trajectory import (
+from mempo.rollout.protocol import TurnGrammar, parse_turn
+from mempo.rollout.trajectory import (
     GenerationStop,
     Observation,
     ObservationPart,

@@ -28,16 +28,16 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from mempo.agent import Agent
 from mempo.config.rollout import LimitSettings, PromptSettings
-from mempo.context import make_context
 from mempo.engine.model import wrap_policy
 from mempo.engine.policy import Policy
-from mempo.interfaces import Generation, SamplingParams, Tool
-from mempo.protocol import TurnGrammar
-from mempo.render import Renderer
-from mempo.tokens import Codec
-from mempo.trajectory import GenerationStop
+from mempo.rollout.agent import Agent
+from mempo.rollout.context import make_context
+from mempo.rollout.interfaces import Generation, SamplingParams, Tool
+from mempo.rollout.protocol import TurnGrammar
+from mempo.rollout.render import Renderer
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import GenerationStop
 
 TAG_TOKENS = [
     f"<{slash}{tag}>" for tag in ("mem", "think", "search", "access", "answer", "tool_response") for slash in ("", "/")

@@ -7,11 +7,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, cast
 
-from mempo.agent import Agent
 from mempo.config import Config
 from mempo.config.base import is_import_path
 from mempo.config.data import DataSettings
-from mempo.context import make_context
 from mempo.data.objectives import compose_objectives
 from mempo.data.questions import read_questions
 from mempo.engine.batcher import BatchingSampler
@@ -22,17 +20,19 @@ from mempo.engine.shared_prefix import SharedForward
 from mempo.engine.vllm_engine import require_vllm
 from mempo.engine.vllm_sampler import VllmSampler
 from mempo.errors import ConfigError, UserError
-from mempo.imports import call_own, load_own
-from mempo.interfaces import Context, Environment, Tool, World
-from mempo.protocol import TurnGrammar
-from mempo.question import Question
-from mempo.render import Renderer
 from mempo.retrieval.client import HttpRetriever, token_from_environment
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.index import Bm25Index, open_index
 from mempo.retrieval.types import Retriever
 from mempo.rewards.outcome import CustomScore, matchable
-from mempo.tokens import Codec
+from mempo.rollout.agent import Agent
+from mempo.rollout.context import make_context
+from mempo.rollout.interfaces import Context, Environment, Tool, World
+from mempo.rollout.plugins import call_own, load_own
+from mempo.rollout.protocol import TurnGrammar
+from mempo.rollout.question import Question
+from mempo.rollout.render import Renderer
+from mempo.rollout.tokenizer import Codec
 from mempo.tools.make import make_tool, own_tool, told
 from mempo.train.advantages import AdvantageFunction
 from mempo.train.own_advantages import own_advantages

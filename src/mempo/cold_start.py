@@ -18,26 +18,26 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from mempo.agent import Agent, Job
 from mempo.config import Config
 from mempo.config.train import ExpertSettings
-from mempo.context import make_context
 from mempo.demos import OPEN_SEPARATOR, Demo, has_plan, plan_of, play
 from mempo.errors import UserError
 from mempo.expert_rollouts import collect, play_again
 from mempo.gold_plans import planned
-from mempo.interfaces import Environment, HasExpert, HasTexts, Scorer, Tool
-from mempo.protocol import closing, opening
-from mempo.question import Question
 from mempo.retrieval.types import Document
 from mempo.rewards.outcome import score_answer
 from mempo.rewards.probe_check import CheckNotes, ProbeCheck, check_notes, check_probe, note_of_gold
+from mempo.rollout.agent import Agent, Job
+from mempo.rollout.context import make_context
+from mempo.rollout.interfaces import Environment, HasExpert, HasTexts, Scorer, Tool
+from mempo.rollout.protocol import closing, opening
+from mempo.rollout.question import Question
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import Row, StopReason
 from mempo.runs.files import write_whole
-from mempo.tokens import Codec
 from mempo.tools.make import told
 from mempo.train.sft import RowSource, demo_rows, mixed_batches, probe_row, take
 from mempo.train.toy import toy_codec, with_warmup
-from mempo.trajectory import Row, StopReason
 from mempo.worlds.data import Data
 
 T = TypeVar("T")

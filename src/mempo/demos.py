@@ -13,16 +13,16 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mempo.agent import Agent, Job, rollout
 from mempo.config.rollout import DecodingSettings
 from mempo.config.train import ExpertSettings
 from mempo.errors import UserError
-from mempo.expert import Expert
-from mempo.interfaces import Generation, HasExpert, SamplingParams
-from mempo.protocol import closing, opening
-from mempo.question import Question
-from mempo.tokens import Codec
-from mempo.trajectory import GenerationStop, Trajectory
+from mempo.rollout.agent import Agent, Job, rollout
+from mempo.rollout.expert import Expert
+from mempo.rollout.interfaces import Generation, HasExpert, SamplingParams
+from mempo.rollout.protocol import closing, opening
+from mempo.rollout.question import Question
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import GenerationStop, Trajectory
 
 OPEN_SEPARATOR = "; "
 """Between open queries in a note."""

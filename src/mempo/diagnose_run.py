@@ -21,17 +21,17 @@ from mempo.engine.model import load_codec, load_policy
 from mempo.engine.scoring import LocalScorer
 from mempo.errors import UserError, counted
 from mempo.evaluation import final_model
-from mempo.interfaces import Environment
 from mempo.measures import counts
 from mempo.outputs import output_files, refuse_taken
-from mempo.protocol import ACTION_TAGS, TurnGrammar
 from mempo.read_files import exists
+from mempo.rollout.interfaces import Environment
+from mempo.rollout.protocol import ACTION_TAGS, TurnGrammar
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import Trajectory
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
 from mempo.runs.rollouts import load_rollouts
-from mempo.tokens import Codec
 from mempo.tools.make import own_tool
-from mempo.trajectory import Trajectory
 from mempo.worlds.registry import make_world
 
 CURVE_QUESTIONS = 32

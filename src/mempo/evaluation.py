@@ -13,7 +13,6 @@ from typing import Any
 
 from rich.console import Console
 
-from mempo.agent import Agent
 from mempo.build import Data, check_window, custom_score, load_data, make_agent, make_sampler, make_tools
 from mempo.config import Config, Resolved, completed
 from mempo.config.evaluate import AgentSpec, EvalSettings, agent_specs
@@ -38,14 +37,15 @@ from mempo.evaluate.store import (
 )
 from mempo.evaluate.summary import by_objectives, summarise
 from mempo.evaluate.table import report_table, scores_table
-from mempo.interfaces import Sampler, Scorer
 from mempo.prompt_date import with_saved_date, with_todays_date
-from mempo.question import Question
-from mempo.render import Renderer, prompt_probe
+from mempo.rollout.agent import Agent
+from mempo.rollout.interfaces import Sampler, Scorer
+from mempo.rollout.question import Question
+from mempo.rollout.render import Renderer, prompt_probe
+from mempo.rollout.tokenizer import Codec
 from mempo.runs.append import refuse_lost_arrays
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
-from mempo.tokens import Codec
 
 
 @dataclass(frozen=True)

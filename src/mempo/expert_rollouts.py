@@ -13,19 +13,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mempo.agent import Agent, DecodingSettings, Job, rollout
 from mempo.config import Config, resolve
 from mempo.demos import Demo, encode_turn
 from mempo.engine.model import load_codec
 from mempo.errors import UserError
 from mempo.evaluate.openai_server import open_tokenizer
-from mempo.interfaces import Generation, SamplingParams, Tool, ToolResult
-from mempo.protocol import TurnGrammar, format_violations, scan
-from mempo.question import Question
+from mempo.rollout.agent import Agent, DecodingSettings, Job, rollout
+from mempo.rollout.interfaces import Generation, SamplingParams, Tool, ToolResult
+from mempo.rollout.protocol import TurnGrammar, format_violations, scan
+from mempo.rollout.question import Question
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import GenerationStop, Observation, StopReason, Trajectory
 from mempo.runs.append import latest
 from mempo.runs.rollouts import load_rollouts
-from mempo.tokens import Codec
-from mempo.trajectory import GenerationStop, Observation, StopReason, Trajectory
 
 _MOST_OF_ONE = 4
 """Right rollouts of one question: easy ones have many."""

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mempo.question import Question
 from mempo.retrieval.types import Document, Retriever
+from mempo.rollout.question import Question
 
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?]?")
 _MOST_CHARS = 300

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mempo.protocol import FORMAT_RULES, NoteStatus, ParseOutcome
-from mempo.question import Question
 from mempo.rewards.memory import NoteScore
 from mempo.rewards.outcome import AnswerScore, OutcomeScore
-from mempo.trajectory import StopReason, Trajectory
+from mempo.rollout.protocol import FORMAT_RULES, NoteStatus, ParseOutcome
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import StopReason, Trajectory
 
 Facts = Mapping[str, Any]
 ANSWER_MEASURES = ("em", "f1", "sub_em", "mean_em", "mean_f1")

@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 from mempo.errors import UserError
 from mempo.model_files import check_weights, partial_load, read_config, reply_ends, said
-from mempo.tokens import Codec
+from mempo.rollout.tokenizer import Codec
 
 
 def load_tokenizer(folder: Path, what: str = "model") -> Any:

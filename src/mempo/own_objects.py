@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from mempo.config import Config
 from mempo.config.base import is_import_path
-from mempo.imports import load_own
+from mempo.rollout.plugins import load_own
 
 
 def own_objects(config: Config) -> Iterator[tuple[str, str]]:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from mempo.config import Resolved
 from mempo.read_files import PUT_BACK, exists, read_yaml
-from mempo.render import asks_for_date
-from mempo.tokens import Codec
+from mempo.rollout.render import asks_for_date
+from mempo.rollout.tokenizer import Codec
 
 
 def with_saved_date(resolved: Resolved, folder: Path) -> Resolved:

@@ -14,9 +14,9 @@ from mempo.config import Config, Resolved, completed, resolve
 from mempo.config.unused import CREDIT_KEYS
 from mempo.engine.model import load_codec
 from mempo.errors import ConfigError
+from mempo.rollout.tokenizer import Codec
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder, changed_keys, without
-from mempo.tokens import Codec
 from mempo.worlds.data import Data
 
 EVALUATION = "evaluation-start"

@@ -10,16 +10,16 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mempo.agent import DecodingSettings, Job, run_rollouts
 from mempo.measures import mean
-from mempo.protocol import closing, opening
-from mempo.question import Question
 from mempo.rewards.outcome import outcome_score
+from mempo.rollout.agent import DecodingSettings, Job, run_rollouts
+from mempo.rollout.protocol import closing, opening
+from mempo.rollout.question import Question
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import Trajectory
 from mempo.text import says_one_of
-from mempo.tokens import Codec
 from mempo.train.batch import take
 from mempo.train.rl import RlSettings, RlSetup
-from mempo.trajectory import Trajectory
 
 MOST_QUESTIONS = 8
 """Groups that are sampled; a step with fewer questions has as many."""

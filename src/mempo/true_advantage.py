@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from mempo.agent import Agent, Beginning, DecodingSettings, Job, at_once, noise_seed, read_turn
 from mempo.build import advantage_function, custom_score, load_data, make_agent, make_sampler, make_tools
 from mempo.config import Config, resolve
 from mempo.diagnose.numbers import finite
@@ -32,16 +31,17 @@ from mempo.engine.shared_prefix import SharedForward
 from mempo.errors import UserError
 from mempo.evaluate.runner import EvalSettings, play
 from mempo.evaluation import final_model
-from mempo.interfaces import CohortSampler, Generation, Sampler, SamplerError, SamplingParams, Scorer
-from mempo.protocol import closing, format_violations
-from mempo.question import Question
+from mempo.rollout.agent import Agent, Beginning, DecodingSettings, Job, at_once, noise_seed, read_turn
+from mempo.rollout.interfaces import CohortSampler, Generation, Sampler, SamplerError, SamplingParams, Scorer
+from mempo.rollout.protocol import closing, format_violations
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import Trajectory, Turn
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
 from mempo.start import start_model
 from mempo.text import answers_given
 from mempo.train.batch import take
 from mempo.train.score_batch import Scoring
-from mempo.trajectory import Trajectory, Turn
 
 WorthOf = Literal["score", "share"]
 MOST_IN_FLIGHT = 256

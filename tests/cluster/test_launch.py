@@ -25,7 +25,7 @@ from mempo.cluster.process import run_process
 from mempo.cluster.questions import question_of
 from mempo.config import Resolved, resolve
 from mempo.errors import ConfigError, UserError
-from mempo.question import as_gold
+from mempo.rollout.question import as_gold
 from tests.tiny import chat_codec, make_codec, tiny_llama
 
 ROOT = Path(__file__).parents[2]

@@ -18,13 +18,13 @@ from mempo.cluster.plan_model import KNOWN, DecoderShape, shape_of
 from mempo.cluster.plan_settings import plan_settings, settings_of_config
 from mempo.cluster.plan_tokens import prompt_tokens, row_tokens, step_tokens
 from mempo.config import resolve
-from mempo.context import make_context
 from mempo.errors import UserError
-from mempo.protocol import TurnGrammar, parse_turn
-from mempo.render import Renderer
 from mempo.rewards.note_contexts import BASELINES, ahead_contexts, note_context
-from mempo.tokens import Codec
-from mempo.trajectory import GenerationStop, Observation, ObservationPart, StopReason, Trajectory, Turn, rows_of
+from mempo.rollout.context import make_context
+from mempo.rollout.protocol import TurnGrammar, parse_turn
+from mempo.rollout.render import Renderer
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import GenerationStop, Observation, ObservationPart, StopReason, Trajectory, Turn, rows_of
 from tests.tiny import make_codec
 
 DOCS = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text("utf-8")

@@ -8,13 +8,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from mempo.agent import Job, rollout
 from mempo.cluster.questions import question_json, question_of, write_questions
 from mempo.cluster.records import RowKey, dealt, decode_rollout, encode_rollout, whole_group
 from mempo.config.rollout import DecodingSettings
-from mempo.protocol import TurnGrammar
-from mempo.question import Question
-from mempo.trajectory import StopReason, Trajectory
+from mempo.rollout.agent import Job, rollout
+from mempo.rollout.protocol import TurnGrammar
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import StopReason, Trajectory
 from tests import tiny
 
 CODEC = tiny.make_codec(tags="added")

@@ -10,8 +10,8 @@ import pytest
 
 from mempo.cluster.run import decoding_of
 from mempo.cluster.server_sampler import ServerSampler
-from mempo.interfaces import Generation, SamplerError, SamplingParams
-from mempo.trajectory import GenerationStop
+from mempo.rollout.interfaces import Generation, SamplerError, SamplingParams
+from mempo.rollout.trajectory import GenerationStop
 from tests import tiny
 
 CODEC = tiny.make_codec(tags="added")

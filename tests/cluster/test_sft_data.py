@@ -20,7 +20,7 @@ from mempo.cluster.sft_rows_file import loss_mask, vocabulary_mark, write_rows
 from mempo.cold_start import Demonstrations, demonstrations
 from mempo.config import Config, resolve
 from mempo.errors import UserError
-from mempo.trajectory import Row, Segment
+from mempo.rollout.trajectory import Row, Segment
 from tests.cluster.sft_folder import CODEC, sft_config
 from tests.tiny import make_codec
 

@@ -12,7 +12,7 @@ from mempo.config.engine import LoraSettings
 from mempo.engine.lora import add_lora
 from mempo.engine.model import save_policy
 from mempo.engine.policy import Policy
-from mempo.tokens import Codec
+from mempo.rollout.tokenizer import Codec
 from tests.tiny import make_codec, tiny_llama
 
 CODEC = make_codec()

@@ -24,7 +24,7 @@ from mempo.data.forms import COLUMNS, plain_row
 from mempo.data.plans import plan_meta
 from mempo.data.questions import load_questions, read_questions
 from mempo.data.rows import question_of
-from mempo.question import Question
+from mempo.rollout.question import Question
 
 TRIVIA = {
     "Question": "Which American-born Sinclair won the Nobel Prize?",

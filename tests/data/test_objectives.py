@@ -6,7 +6,7 @@ import pytest
 
 from mempo.data.objectives import compose_objectives
 from mempo.errors import UserError
-from mempo.question import Question
+from mempo.rollout.question import Question
 
 
 def make(n: int, source: str | None = None) -> list[Question]:

@@ -16,7 +16,7 @@ from mempo.data.filters import where
 from mempo.data.questions import load_questions, read_questions
 from mempo.data.written import read_written
 from mempo.errors import UserError
-from mempo.question import Question
+from mempo.rollout.question import Question
 
 
 def write(path: Path, *rows: object) -> Path:

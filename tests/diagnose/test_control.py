@@ -14,8 +14,8 @@ from mempo.config.rewards import ProbeSettings
 from mempo.diagnose.control import ControlNote, ask, control, control_by_turn, spread
 from mempo.diagnose.records import Batch, batch_of
 from mempo.engine.scoring import LocalScorer, score_naive
-from mempo.interfaces import ScoreRequest
-from mempo.trajectory import Trajectory
+from mempo.rollout.interfaces import ScoreRequest
+from mempo.rollout.trajectory import Trajectory
 from tests.runs.test_rollouts import CODEC, make
 from tests.test_agent import SEARCH
 from tests.tiny import tiny_llama

@@ -14,7 +14,7 @@ from mempo.config import resolve
 from mempo.diagnose_run import DiagnoseOptions, diagnose, saved_steps
 from mempo.engine.model import save_policy
 from mempo.errors import UserError
-from mempo.protocol import TurnGrammar
+from mempo.rollout.protocol import TurnGrammar
 from mempo.runs.files import append_line
 from mempo.runs.rollouts import save_rollouts, tokens_path
 from tests.diagnose.test_control import saying

@@ -19,10 +19,10 @@ from mempo.config.rewards import MemorySettings
 from mempo.config.train import CreditSettings
 from mempo.diagnose.states import NoteAt, State, choose, states_of
 from mempo.errors import UserError
-from mempo.interfaces import Generation, SamplingParams, ScoreRequest
-from mempo.protocol import TurnGrammar, parse_turn
-from mempo.question import Question
 from mempo.rewards.outcome import OutcomeSettings
+from mempo.rollout.interfaces import Generation, SamplingParams, ScoreRequest
+from mempo.rollout.protocol import TurnGrammar, parse_turn
+from mempo.rollout.question import Question
 from mempo.train.score_batch import Scoring
 from mempo.true_advantage import Instrument, Measured, TrueAdvantageOptions, history_of, measure
 from tests.tiny import said

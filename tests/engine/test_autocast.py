@@ -15,7 +15,7 @@ from mempo.engine.model import set_update_mode
 from mempo.engine.policy import Policy
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.update import TrainRow, Updater
-from mempo.interfaces import ScoreRequest
+from mempo.rollout.interfaces import ScoreRequest
 from tests.engine.test_update import LR, ROWS, make_row, optim
 from tests.tiny import make_codec, tiny_llama
 

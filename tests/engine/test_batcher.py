@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 import pytest
 
-from mempo.agent import Agent, Job, run_rollouts
 from mempo.engine.batcher import BatchingSampler
 from mempo.engine.sampler import generate_batch
-from mempo.interfaces import CohortSampler, Generation, SamplingParams, ToolResult
-from mempo.question import Question
-from mempo.trajectory import GenerationStop, Trajectory
+from mempo.rollout.agent import Agent, Job, run_rollouts
+from mempo.rollout.interfaces import CohortSampler, Generation, SamplingParams, ToolResult
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import GenerationStop, Trajectory
 from tests.tiny import make_agent, make_codec, said, tiny_llama
 
 CODEC = make_codec()

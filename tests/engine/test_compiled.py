@@ -15,7 +15,7 @@ from mempo.engine.model import load_policy, save_policy
 from mempo.engine.policy import Policy
 from mempo.engine.sampler import generate_batch
 from mempo.engine.shared_prefix import SharedForward
-from mempo.interfaces import SamplingParams
+from mempo.rollout.interfaces import SamplingParams
 from tests.tiny import make_codec, tiny_llama, tiny_model
 
 CODEC = make_codec()

@@ -14,7 +14,7 @@ from mempo.engine.sampler import generate_batch
 from mempo.engine.scoring import LocalScorer, score_naive
 from mempo.engine.shared_prefix import SharedForward
 from mempo.errors import UserError
-from mempo.interfaces import SamplingParams, ScoreRequest
+from mempo.rollout.interfaces import SamplingParams, ScoreRequest
 from tests.engine.families import FAMILIES, family_model
 from tests.tiny import make_codec
 

@@ -21,7 +21,7 @@ from mempo.engine.policy import Policy
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.update import Updater
 from mempo.errors import UserError
-from mempo.interfaces import ScoreRequest
+from mempo.rollout.interfaces import ScoreRequest
 from tests.engine.families import family_model
 from tests.engine.test_update import LR, ROWS, assert_same_weights, optim
 from tests.tiny import make_codec, tiny_llama, tiny_model

@@ -16,9 +16,9 @@ from mempo.engine.policy import Policy
 from mempo.engine.sampler import generate_batch
 from mempo.engine.shared_prefix import SharedForward
 from mempo.engine.stops import StopWatcher
-from mempo.interfaces import Generation, SamplingParams
-from mempo.tokens import Codec
-from mempo.trajectory import GenerationStop
+from mempo.rollout.interfaces import Generation, SamplingParams
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import GenerationStop
 from tests.tiny import FAMILIES, make_codec, tiny_llama, tiny_model
 
 CODEC = make_codec()

@@ -15,7 +15,7 @@ from mempo.engine.radix import as_ids
 from mempo.engine.sampler import generate_batch
 from mempo.engine.scoring import LocalScorer, score_naive, wanted
 from mempo.engine.shared_prefix import SharedForward
-from mempo.interfaces import SamplingParams, ScoreRequest
+from mempo.rollout.interfaces import SamplingParams, ScoreRequest
 from tests.tiny import make_codec, tiny_llama, tiny_model
 
 CODEC = make_codec()

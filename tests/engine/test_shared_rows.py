@@ -17,7 +17,7 @@ from mempo.engine.policy import Policy
 from mempo.engine.shared_rows import SharedBatch, shared_batches
 from mempo.engine.training_cache import backbone_hidden, hidden_behind, shares_exactly
 from mempo.engine.update import TrainRow, Updater
-from mempo.trajectory import Row, Segment
+from mempo.rollout.trajectory import Row, Segment
 from tests.engine.test_update import LR, assert_same_weights, optim, rl_gradient
 from tests.tiny import make_codec, tiny_llama, tiny_model
 

@@ -16,7 +16,7 @@ from mempo.engine.policy import Policy
 from mempo.engine.token_batch import TokenBatch, fed_tokens
 from mempo.engine.update import TrainRow, Updater
 from mempo.errors import UserError
-from mempo.trajectory import Row, Segment
+from mempo.rollout.trajectory import Row, Segment
 from tests.tiny import make_codec, tiny_llama, tiny_model
 
 CODEC = make_codec()

@@ -26,9 +26,9 @@ from mempo.engine.shared_prefix import SharedForward
 from mempo.engine.vllm_engine import LAST_SEED, require_vllm, start_engine
 from mempo.engine.vllm_sampler import VllmSampler
 from mempo.errors import ConfigError, UserError
-from mempo.interfaces import Generation, SamplingParams
+from mempo.rollout.interfaces import Generation, SamplingParams
+from mempo.rollout.trajectory import GenerationStop
 from mempo.train.rl import measures_of
-from mempo.trajectory import GenerationStop
 from tests.tiny import make_codec, tiny_llama
 
 CODEC = make_codec()

@@ -14,7 +14,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.responses import StreamingResponse
 
 from mempo.evaluate.openai_capabilities import PROBE_TEXT, SEED_TEXT
-from mempo.tokens import Codec
+from mempo.rollout.tokenizer import Codec
 from tests.retrieval.serving import serving
 
 KNOWN = frozenset({"model", "prompt", "messages", "max_tokens", "temperature", "top_p", "stop", "seed", "logprobs"})

@@ -10,7 +10,7 @@ from mempo.config.rollout import PromptSettings
 from mempo.errors import ConfigError
 from mempo.evaluate.agents import instructions
 from mempo.evaluation import Opened, agents_of, specs_of
-from mempo.protocol import TurnGrammar, parse_turn
+from mempo.rollout.protocol import TurnGrammar, parse_turn
 from tests.train.fakes import CODEC
 
 

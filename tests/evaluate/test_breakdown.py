@@ -6,7 +6,7 @@ from typing import Any
 
 from mempo.evaluate.breakdown import MOST_VALUES, breakdown_measures, breakdowns, groups_of
 from mempo.evaluate.compare import Entry
-from mempo.question import Question
+from mempo.rollout.question import Question
 
 
 def line(name: str, em: float | None, is_error: bool = False, **groups: str) -> dict[str, Any]:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from mempo.config.rewards import OutcomeSettings
-from mempo.interfaces import ToolErrorKind, ToolResult
 from mempo.measures import aggregate, mean, rollout_facts
-from mempo.question import Question
 from mempo.rewards.memory import NoteScore
 from mempo.rewards.outcome import outcome_score
+from mempo.rollout.interfaces import ToolErrorKind, ToolResult
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import StopReason, Trajectory
 from mempo.runs.files import dump_line
-from mempo.trajectory import StopReason, Trajectory
 from tests.train.fakes import CODEC, NOTED_ANSWER, NOTED_SEARCH, SEARCH, played, questions
 
 QUESTION = questions(1)[0]

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from mempo.agent import Job, rollout
 from mempo.config.rollout import DecodingSettings
 from mempo.config.server import ServerSettings
 from mempo.config.tools import RetrySettings
@@ -19,7 +18,8 @@ from mempo.evaluate.openai_client import OpenAIClient
 from mempo.evaluate.openai_reply import ServerReply
 from mempo.evaluate.openai_sampler import OpenAISampler, bounded
 from mempo.http.errors import HttpError
-from mempo.trajectory import StopReason, Trajectory
+from mempo.rollout.agent import Job, rollout
+from mempo.rollout.trajectory import StopReason, Trajectory
 from tests.evaluate.openai_stub import Stub, raw, reply, stub_server
 from tests.tiny import make_codec
 from tests.train.fakes import agent, questions

@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerFast
 from mempo.evaluate.openai_ends import ending
 from mempo.evaluate.openai_prompt import BREAK, PromptText
 from mempo.evaluate.openai_reply import ServerReply, read_reply
-from mempo.tokens import Codec
-from mempo.trajectory import GenerationStop
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import GenerationStop
 from tests.tiny import chat_codec, make_codec
 
 STOPS = ("</search>", "</answer>")

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
-from mempo.agent import Job, rollout, run_rollouts
 from mempo.config.rollout import DecodingSettings, PromptSettings
 from mempo.config.server import ServerSettings
 from mempo.config.tools import RetrySettings
@@ -18,10 +17,11 @@ from mempo.errors import UserError
 from mempo.evaluate.openai_capabilities import PROBE_TEXT, Capabilities, probe
 from mempo.evaluate.openai_client import OpenAIClient
 from mempo.evaluate.openai_sampler import OpenAISampler, encode_reply
-from mempo.interfaces import Generation, SamplerError, SamplingParams, ToolResult
-from mempo.protocol import TurnGrammar
-from mempo.question import Question
-from mempo.trajectory import GenerationStop, StopReason, Trajectory, rows_of
+from mempo.rollout.agent import Job, rollout, run_rollouts
+from mempo.rollout.interfaces import Generation, SamplerError, SamplingParams, ToolResult
+from mempo.rollout.protocol import TurnGrammar
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import GenerationStop, StopReason, Trajectory, rows_of
 from tests.evaluate.openai_stub import FAMILIES, VLLM, Family, Stub, broken_off, raw, reply, stub_server
 from tests.tiny import chat_codec, make_agent, make_codec
 

@@ -15,7 +15,7 @@ from mempo.config.tools import RetrySettings
 from mempo.errors import UserError
 from mempo.evaluate.openai_capabilities import became_of_stop, capability_notes, probe_stop
 from mempo.evaluate.openai_server import byte_codec, open_server
-from mempo.tokens import Codec
+from mempo.rollout.tokenizer import Codec
 from tests.evaluate.openai_stub import FAMILIES, VLLM, Family, Stub, reply, stub_server
 from tests.tiny import make_codec
 

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from mempo.agent import Job, run_rollouts
 from mempo.config.server import ServerSettings
 from mempo.evaluate.openai_capabilities import Capabilities
 from mempo.evaluate.openai_client import OpenAIClient
 from mempo.evaluate.openai_sampler import OpenAISampler
 from mempo.evaluate.runner import EvalSetup, facts_of
 from mempo.evaluate.summary import summarise
-from mempo.interfaces import Generation, SamplingParams
-from mempo.protocol import TurnGrammar
-from mempo.question import objectives_of
 from mempo.rewards.memory import MemorySettings
 from mempo.rewards.outcome import OutcomeSettings
+from mempo.rollout.agent import Job, run_rollouts
+from mempo.rollout.interfaces import Generation, SamplingParams
+from mempo.rollout.protocol import TurnGrammar
+from mempo.rollout.question import objectives_of
+from mempo.rollout.trajectory import GenerationStop, StopReason
 from mempo.tools.retrying import RetrySettings
-from mempo.trajectory import GenerationStop, StopReason
 from tests.evaluate.openai_stub import Stub, reply, stub_server
 from tests.tiny import make_agent, make_codec
 from tests.train.fakes import questions

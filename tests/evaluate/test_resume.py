@@ -17,8 +17,8 @@ from mempo.evaluate.compare import Asked
 from mempo.evaluate.resume import play_missing, score_missing_notes
 from mempo.evaluate.runner import EvalSetup
 from mempo.evaluate.store import EvalFolder, asked_of, refuse_changed_questions, weights_mark
-from mempo.interfaces import Generation, SamplerError, SamplingParams, ToolErrorKind, ToolResult
-from mempo.question import Question
+from mempo.rollout.interfaces import Generation, SamplerError, SamplingParams, ToolErrorKind, ToolResult
+from mempo.rollout.question import Question
 from mempo.runs.files import read_lines
 from tests.evaluate.test_runner import Even
 from tests.train.fakes import ANSWER, Speaker, agent, questions, wandering

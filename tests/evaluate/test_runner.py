@@ -14,10 +14,10 @@ import pytest
 from mempo.config.evaluate import EvalSettings
 from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.evaluate.runner import EvalSetup, evaluate
-from mempo.interfaces import ScoreRequest, ToolErrorKind, ToolResult
-from mempo.question import Question
+from mempo.rollout.interfaces import ScoreRequest, ToolErrorKind, ToolResult
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import Trajectory
 from mempo.runs.rollouts import load_rollouts
-from mempo.trajectory import Trajectory
 from tests.train.fakes import ANSWER, CODEC, Speaker, agent, questions, wandering
 
 TWO = Question("two", "this; that?", (("Paris",), ("Rome",)))

@@ -12,8 +12,8 @@ from mempo.evaluate.judge import Asked, Judge, JudgeSettings
 from mempo.evaluate.openai_capabilities import Capabilities
 from mempo.evaluate.openai_client import OpenAIClient
 from mempo.evaluate.openai_sampler import OpenAISampler
-from mempo.interfaces import SamplerError, SamplingParams, ToolResult
 from mempo.retrieval.client import HttpRetriever, token_from_environment
+from mempo.rollout.interfaces import SamplerError, SamplingParams, ToolResult
 from mempo.tools.access import AccessSettings, AccessTool
 from mempo.tools.retrying import RetrySettings
 from mempo.tools.search import SearchSettings, SearchTool

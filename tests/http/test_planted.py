@@ -16,9 +16,9 @@ from urllib.parse import quote
 
 import pytest
 
-from mempo.agent import DecodingSettings, Job, rollout
 from mempo.http.secrets import HIDDEN
 from mempo.retrieval.client import HttpRetriever, token_from_environment
+from mempo.rollout.agent import DecodingSettings, Job, rollout
 from mempo.runs.rollouts import save_rollouts
 from mempo.tools.search import SearchSettings, SearchTool
 from tests.http.clients import CLIENTS, KEYS, ONCE

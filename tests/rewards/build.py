@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mempo.protocol import TurnGrammar, parse_turn
-from mempo.question import Gold, Question
-from mempo.trajectory import GenerationStop, Observation, ObservationPart, StopReason, Trajectory, Turn
+from mempo.rollout.protocol import TurnGrammar, parse_turn
+from mempo.rollout.question import Gold, Question
+from mempo.rollout.trajectory import GenerationStop, Observation, ObservationPart, StopReason, Trajectory, Turn
 
 NOTE, THINK = "<mem>n</mem>", "<think>t</think>"
 QUESTION_IDS = (900, 901)

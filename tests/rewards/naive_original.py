@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from mempo.question import Question
-from mempo.trajectory import Trajectory, Turn
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import Trajectory, Turn
 
 # (context ids, continuation ids) -> log-prob of every continuation token
 LogProbs = Callable[[Sequence[int], Sequence[int]], list[float]]

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from mempo.config.rewards import MemorySettings, ProbeSettings
-from mempo.interfaces import ScoreRequest
-from mempo.question import Question
 from mempo.rewards import NoSignal, no_signal_counts, score_notes
-from mempo.trajectory import StopReason, Trajectory
+from mempo.rollout.interfaces import ScoreRequest
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import StopReason, Trajectory
 from tests.rewards.build import QUESTION_IDS, question, trajectory, turn
 from tests.rewards.test_probe import Chunks
 

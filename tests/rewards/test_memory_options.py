@@ -18,7 +18,7 @@ from mempo.rewards.note_contexts import (
     visible_context,
 )
 from mempo.rewards.note_reward import threshold_bar
-from mempo.trajectory import Trajectory
+from mempo.rollout.trajectory import Trajectory
 from tests.rewards.build import QUESTION_IDS, question, trajectory, turn
 from tests.rewards.test_memory import FakeScorer, score, three_turns
 from tests.rewards.test_probe import Chunks

@@ -25,21 +25,21 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from mempo.agent import Job, rollout
 from mempo.config.rewards import MemorySettings
 from mempo.config.rollout import DecodingSettings, PromptSettings
 from mempo.config.train import CreditSettings
 from mempo.engine.policy import Policy
 from mempo.engine.scoring import LocalScorer, score_naive
-from mempo.interfaces import Generation, Scorer, ScoreRequest, ToolResult
-from mempo.question import Gold, Question
 from mempo.rewards import NoteScore, OutcomeScore, score_notes
-from mempo.tokens import Codec
+from mempo.rollout.agent import Job, rollout
+from mempo.rollout.interfaces import Generation, Scorer, ScoreRequest, ToolResult
+from mempo.rollout.question import Gold, Question
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import GenerationStop, Trajectory
 from mempo.train.advantages import batch_advantages
 from mempo.train.batch import advantages_by_turn, training_rows
 from mempo.train.score_batch import ScoredBatch
 from mempo.train.toy import toy_codec
-from mempo.trajectory import GenerationStop, Trajectory
 from tests.rewards.naive_original import (
     LogProbs,
     NaiveCredit,

@@ -9,10 +9,10 @@ import pytest
 
 from mempo.config.rewards import OutcomeSettings
 from mempo.errors import UserError
-from mempo.protocol import FORMAT_RULES
-from mempo.question import Gold, Question
 from mempo.rewards import outcome_score, score_answer
-from mempo.trajectory import StopReason, Trajectory
+from mempo.rollout.protocol import FORMAT_RULES
+from mempo.rollout.question import Gold, Question
+from mempo.rollout.trajectory import StopReason, Trajectory
 from tests.rewards.build import NOTE, THINK, answered, question, trajectory, turn
 
 OFF = OutcomeSettings(format_gate=False)

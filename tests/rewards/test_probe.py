@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mempo.config.rewards import ProbeSettings
-from mempo.question import Gold
 from mempo.rewards import NoSignal, Probe, build_probe
 from mempo.rewards.probe import probe_or_reason
-from mempo.tokens import Codec, Encoded
+from mempo.rollout.question import Gold
+from mempo.rollout.tokenizer import Codec, Encoded
 from tests.rewards.build import question
 from tests.tiny import FAMILIES, make_codec
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from mempo.config.rewards import ProbeSettings
-from mempo.interfaces import ScoreRequest
-from mempo.question import Question
 from mempo.rewards.probe_check import CheckNotes, ProbeCheck, check_notes, check_probe, note_of_gold
+from mempo.rollout.interfaces import ScoreRequest
+from mempo.rollout.question import Question
 from tests.rewards.test_probe import Chunks
 
 CITIES = [Question(f"q{i}", "?", (city, "alias")) for i, city in enumerate(["Paris", "Rome", "Oslo", "Bern", "Riga"])]

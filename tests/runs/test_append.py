@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mempo.protocol import TurnGrammar
 from mempo.read_files import DamagedFile
+from mempo.rollout.protocol import TurnGrammar
 from mempo.runs.append import RolloutAppender, items_end, latest, mend, read_facts
 from mempo.runs.files import read_lines
 from mempo.runs.rollouts import load_rollouts, save_rollouts, tokens_path

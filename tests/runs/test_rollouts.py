@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mempo.agent import Agent, Job, rollout
 from mempo.config.rollout import DecodingSettings, PromptSettings
-from mempo.interfaces import SamplerError, ToolResult
-from mempo.protocol import TurnGrammar
-from mempo.question import Question
+from mempo.rollout.agent import Agent, Job, rollout
+from mempo.rollout.interfaces import SamplerError, ToolResult
+from mempo.rollout.protocol import TurnGrammar
+from mempo.rollout.question import Question
+from mempo.rollout.tokenizer import common_prefix
+from mempo.rollout.trajectory import Trajectory
 from mempo.runs.rollouts import _longest_kept, load_rollouts, save_rollouts, tokens_path
-from mempo.tokens import common_prefix
-from mempo.trajectory import Trajectory
 from tests.test_agent import ANSWER, NOTED, SEARCH, Broken
 from tests.tiny import Scripted, make_agent, make_codec
 

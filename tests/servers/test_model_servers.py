@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mempo.agent import Job, run_rollouts
 from mempo.config.rollout import DecodingSettings, PromptSettings
 from mempo.config.server import ServerSettings
 from mempo.evaluate.openai_server import OpenedServer, open_server
-from mempo.interfaces import Generation, SamplingParams, ToolResult
-from mempo.question import Question
-from mempo.trajectory import GenerationStop, StopReason
+from mempo.rollout.agent import Job, run_rollouts
+from mempo.rollout.interfaces import Generation, SamplingParams, ToolResult
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import GenerationStop, StopReason
 from tests.servers.start import Running, named_server, transformers_serve, xllamacpp
 from tests.tiny import make_agent
 

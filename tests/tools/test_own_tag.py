@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from examples.own_calculator import Calculator
 
-from mempo.agent import DecodingSettings, Job, rollout
 from mempo.build import make_agent, make_tools
 from mempo.config import resolve
 from mempo.errors import ConfigError
 from mempo.evaluate.openai_ends import ending
 from mempo.evaluate.openai_reply import ServerReply
-from mempo.interfaces import Tool, ToolErrorKind, ToolResult
-from mempo.question import Question
-from mempo.trajectory import GenerationStop, StopReason
+from mempo.rollout.agent import DecodingSettings, Job, rollout
+from mempo.rollout.interfaces import Tool, ToolErrorKind, ToolResult
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import GenerationStop, StopReason
 from tests.tiny import Scripted, chat_codec, make_codec
 
 CALCULATOR = "agent.tools=[examples.own_calculator:Calculator]"

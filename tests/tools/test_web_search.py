@@ -11,8 +11,8 @@ import pytest
 from mempo.config.tools import RetrySettings, SearchSettings, WebSearchSettings
 from mempo.errors import ConfigError, UserError
 from mempo.http.errors import HttpError
-from mempo.interfaces import ToolErrorKind, ToolResult
 from mempo.retrieval.types import Document, Hit
+from mempo.rollout.interfaces import ToolErrorKind, ToolResult
 from mempo.tools.search import SearchTool
 from mempo.tools.web_search import SearchProvider, SerperProvider, WebSearch, make_provider
 from tests.tools.fake_web import FakeWeb, Reply, Request

@@ -8,23 +8,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mempo.agent import Agent, Job, rollout
 from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.config.rollout import DecodingSettings
 from mempo.config.train import CreditSettings, LossSettings, OptimSettings, RlSettings
 from mempo.engine.policy import Policy
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.update import Updater
-from mempo.interfaces import Generation, Sampler, SamplingParams, ToolResult
-from mempo.question import Question
 from mempo.rewards.memory import NoteScore
 from mempo.rewards.outcome import OutcomeScore
+from mempo.rollout.agent import Agent, Job, rollout
+from mempo.rollout.interfaces import Generation, Sampler, SamplingParams, ToolResult
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import Trajectory
 from mempo.runs.folder import RunFolder
 from mempo.train.advantages import AdvantageBatch, Advantages
 from mempo.train.batch import advantages_by_turn, training_rows
 from mempo.train.rl import RlSetup
 from mempo.train.score_batch import ScoredBatch
-from mempo.trajectory import Trajectory
 from tests.tiny import Scripted, make_agent, make_codec, said, tiny_llama
 
 CODEC = make_codec()

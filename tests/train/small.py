@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 from mempo.config import Resolved, resolve
 from mempo.pipeline import train
-from mempo.question import Question
-from mempo.trajectory import Trajectory
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import Trajectory
 
 SMALL = (
     "model.threads=1",

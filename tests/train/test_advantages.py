@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mempo.config.train import CreditSettings
+from mempo.rollout.trajectory import Trajectory, rows_of
 from mempo.train.advantages import outcome_advantages, row_advantages
-from mempo.trajectory import Trajectory, rows_of
 from tests.rewards.build import trajectory, turn
 
 PLAIN = CreditSettings()

@@ -10,10 +10,10 @@ import pytest
 
 from mempo.config.rewards import MemorySettings
 from mempo.config.train import CreditSettings
-from mempo.interfaces import ToolErrorKind, ToolResult
+from mempo.rollout.interfaces import ToolErrorKind, ToolResult
+from mempo.rollout.trajectory import Trajectory, rows_of
 from mempo.train.advantages import AdvantageFunction, batch_advantages, group_advantages, note_slots
 from mempo.train.own_advantages import own_advantages
-from mempo.trajectory import Trajectory, rows_of
 from tests.train.fakes import PLAIN_CREDIT, PLAIN_MEMORY, advantage_batch, played, questions, token_values
 
 ASKED = questions(1)[0]

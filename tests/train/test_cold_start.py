@@ -13,8 +13,8 @@ from mempo.build import Data, load_data, make_agent, make_tools
 from mempo.cold_start import codec_of_toy, notes_to_check, sft_rows
 from mempo.config import Config
 from mempo.rewards.probe_check import CheckNotes
-from mempo.tokens import Codec
-from mempo.trajectory import Row
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import Row
 from mempo.worlds.atlas import AtlasWorld
 from tests.train.small import small
 

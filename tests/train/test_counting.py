@@ -13,23 +13,23 @@ import numpy as np
 import pytest
 import torch
 
-from mempo.agent import DecodingSettings, Job, rollout
 from mempo.cluster.minibatches import deal_questions
 from mempo.cluster.records import Group, no_rows_because, whole_group
 from mempo.engine.optimizer import OptimSettings
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.update import Updater
 from mempo.errors import UserError
-from mempo.interfaces import ScoreRequest, ToolErrorKind, ToolResult
 from mempo.loss import LossSettings
-from mempo.question import Question
 from mempo.rewards.outcome import OutcomeSettings, outcome_score
+from mempo.rollout.agent import DecodingSettings, Job, rollout
+from mempo.rollout.interfaces import ScoreRequest, ToolErrorKind, ToolResult
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import StopReason, Trajectory
 from mempo.runs.rollouts import load_rollouts
 from mempo.train.advantages import Advantages, batch_advantages
 from mempo.train.batch import advantages_by_turn, training_rows
 from mempo.train.rl import train_rl, update_policy
 from mempo.train.score_batch import ScoredBatch, refuse_nothing_counted, score_batch
-from mempo.trajectory import StopReason, Trajectory
 from tests.tiny import Scripted, tiny_llama
 from tests.train.fakes import (
     CODEC,

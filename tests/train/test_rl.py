@@ -15,7 +15,6 @@ import pytest
 import torch
 
 import mempo.engine.update
-from mempo.agent import Job, noise_seed, run_rollouts
 from mempo.config.rewards import MemorySettings
 from mempo.config.tools import RetrySettings, SearchSettings
 from mempo.config.train import CreditSettings, LossSettings, OptimSettings, RlSettings
@@ -23,15 +22,16 @@ from mempo.engine.policy import Policy
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.update import TrainRow, Updater
 from mempo.errors import UserError
-from mempo.interfaces import ToolErrorKind, ToolResult
-from mempo.protocol import FORMAT_RULES
-from mempo.question import Question
+from mempo.rollout.agent import Job, noise_seed, run_rollouts
+from mempo.rollout.interfaces import ToolErrorKind, ToolResult
+from mempo.rollout.protocol import FORMAT_RULES
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import StopReason, Trajectory, rows_of
 from mempo.runs.rollouts import load_rollouts
 from mempo.tools.search import SearchTool
 from mempo.train.advantages import batch_advantages, row_advantages
 from mempo.train.batch import training_rows
 from mempo.train.rl import SHOWN, UPDATE_MEASURES, RlSetup, rollout_jobs, train_rl, update_policy
-from mempo.trajectory import StopReason, Trajectory, rows_of
 from tests.tiny import make_agent, tiny_llama
 from tests.train.fakes import (
     ANSWER,

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from mempo.agent import Job
 from mempo.config.rewards import ProbeSettings
 from mempo.config.train import ExpertSettings, OptimSettings, SftSettings
 from mempo.demos import Demo, play
@@ -17,10 +16,11 @@ from mempo.engine.policy import Policy
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.update import Updater
 from mempo.errors import ConfigError
-from mempo.interfaces import ScoreRequest, ToolResult
-from mempo.question import Question
+from mempo.rollout.agent import Job
+from mempo.rollout.interfaces import ScoreRequest, ToolResult
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import Row, Segment
 from mempo.train.sft import demo_rows, mixed_batches, probe_row, take, train_sft
-from mempo.trajectory import Row, Segment
 from tests.tiny import make_agent, tiny_llama
 from tests.train.fakes import CODEC, Told, run_folder
 from tests.train.small import quiet

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 import mempo.train.sft
-from mempo.agent import DecodingSettings, Job, rollout
 from mempo.config import resolve
 from mempo.config.check import check
 from mempo.engine.model import save_policy
 from mempo.errors import ConfigError
-from mempo.question import Question
+from mempo.rollout.agent import DecodingSettings, Job, rollout
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import Trajectory
 from mempo.start import start_model
 from mempo.start_check import start_check
-from mempo.trajectory import Trajectory
 from tests.tiny import Scripted, make_codec, tiny_llama
 from tests.train.fakes import CODEC, NOTED_ANSWER, SEARCH, agent
 from tests.train.small import assert_same_weights, metrics, run, weights

@@ -14,13 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mempo.agent import DecodingSettings, Job, rollout
 from mempo.config import resolve
 from mempo.config.rewards import MemorySettings
 from mempo.config.train import CreditSettings
 from mempo.engine.scoring import LocalScorer
 from mempo.errors import UserError
-from mempo.protocol import TurnGrammar
+from mempo.rollout.agent import DecodingSettings, Job, rollout
+from mempo.rollout.protocol import TurnGrammar
+from mempo.rollout.trajectory import Trajectory
 from mempo.train.advantages import Advantages, batch_advantages, group_advantages, lowest_reward
 from mempo.train.fading import fade, silence_logged
 from mempo.train.outcomes import outcome_baseline, outcome_by_state
@@ -28,7 +29,6 @@ from mempo.train.pools import memory_advantages
 from mempo.train.rl import train_rl
 from mempo.train.score_batch import ScoredBatch, score_batch, with_lost_notes
 from mempo.train.states import rollouts_of_states, state_keys
-from mempo.trajectory import Trajectory
 from tests.rewards.build import trajectory, turn
 from tests.tiny import Scripted, tiny_llama
 from tests.train.fakes import (

@@ -14,11 +14,11 @@ from mempo.config.train import OptimSettings, ToySettings
 from mempo.engine.optimizer import learning_rate
 from mempo.engine.policy import Policy
 from mempo.engine.update import Updater
-from mempo.protocol import TAGS, closing, opening
-from mempo.tokens import Codec
+from mempo.rollout.protocol import TAGS, closing, opening
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import Row
 from mempo.train import toy
 from mempo.train.toy import copy_rows, copyable, toy_codec, toy_policy, with_warmup
-from mempo.trajectory import Row
 from mempo.worlds.atlas import TOY, AtlasWorld
 
 WORLD = AtlasWorld(rendering="cards", forms=("one_hop",), subset=TOY)

@@ -21,8 +21,8 @@ from mempo.engine.scoring import score_naive
 from mempo.engine.vllm_engine import start_engine
 from mempo.engine.vllm_sampler import VllmSampler
 from mempo.errors import UserError
-from mempo.interfaces import Generation, SamplingParams, ScoreRequest
-from mempo.trajectory import GenerationStop
+from mempo.rollout.interfaces import Generation, SamplingParams, ScoreRequest
+from mempo.rollout.trajectory import GenerationStop
 from tests.tiny import make_codec, tiny_llama
 
 pytestmark = pytest.mark.vllm

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from mempo.interfaces import World
-from mempo.question import as_gold
 from mempo.retrieval.corpus import Document
+from mempo.rollout.interfaces import World
+from mempo.rollout.question import as_gold
 from mempo.worlds.atlas import (
     EVERYTHING,
     FORMS,

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mempo.agent import Agent, Job
 from mempo.build import load_data, make_agent, make_tools
 from mempo.cold_start import codec_of_toy, sft_rows
 from mempo.config import Config, resolve
@@ -23,12 +22,13 @@ from mempo.config.train import ExpertSettings
 from mempo.data.questions import load_questions
 from mempo.demos import Demo, play
 from mempo.errors import UserError
-from mempo.interfaces import Environment, HasExpert, HasTexts, ToolErrorKind
-from mempo.protocol import format_violations
-from mempo.question import Question
 from mempo.rewards.outcome import outcome_score
+from mempo.rollout.agent import Agent, Job
+from mempo.rollout.interfaces import Environment, HasExpert, HasTexts, ToolErrorKind
+from mempo.rollout.protocol import format_violations
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import StopReason
 from mempo.runs.files import read_lines
-from mempo.trajectory import StopReason
 from mempo.worlds.maze import DIRECTIONS, OPPOSITE, MazeWorld, Seen, maze_of, write
 from mempo.worlds.maze.layout import grow, split_of
 from mempo.worlds.maze.telling import question_text, read, told, wall

@@ -12,12 +12,12 @@ import pytest
 from mempo.build import load_data
 from mempo.config import resolve
 from mempo.errors import UserError
-from mempo.interfaces import World
+from mempo.rollout.interfaces import World
 from mempo.worlds.atlas import TOY, AtlasWorld
 from mempo.worlds.registry import make_world
 
 MODULE = """
-from mempo.question import Question
+from mempo.rollout.question import Question
 from mempo.retrieval.types import Document
 
 class Small:

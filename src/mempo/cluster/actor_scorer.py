@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.workers.utils.padding import response_from_nested
 
-from mempo.interfaces import ScoreRequest
+from mempo.rollout.interfaces import ScoreRequest
 
 LogProbs = Callable[[TensorDict], TensorDict]
 

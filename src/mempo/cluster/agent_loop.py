@@ -8,16 +8,16 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 
-from mempo.agent import Job, rollout
 from mempo.cluster.questions import AGENT, question_of
 from mempo.cluster.records import no_rows_because
 from mempo.cluster.rollout_queue import send_rollout
 from mempo.cluster.run import ClusterRun, decoding_of
 from mempo.cluster.server_sampler import ServerSampler
 from mempo.errors import UserError
-from mempo.question import Question
 from mempo.rewards.outcome import OutcomeScore
-from mempo.trajectory import Row, StopReason, Trajectory, rows_of
+from mempo.rollout.agent import Job, rollout
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import Row, StopReason, Trajectory, rows_of
 
 _runs: dict[str, ClusterRun] = {}
 

@@ -27,7 +27,7 @@ from mempo.engine.model import load_codec
 from mempo.errors import UserError
 from mempo.pipeline import fingerprints
 from mempo.prompt_date import with_saved_date, with_todays_date
-from mempo.render import Renderer
+from mempo.rollout.render import Renderer
 from mempo.runs.files import write_whole
 from mempo.runs.folder import RunFolder
 

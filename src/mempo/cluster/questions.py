@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mempo.question import Question, as_gold
+from mempo.rollout.question import Question, as_gold
 
 AGENT = "mempo"
 """The name under which the agent loop is registered with verl."""

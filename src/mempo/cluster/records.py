@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mempo.protocol import TurnGrammar
-from mempo.question import Question
 from mempo.rewards.outcome import CustomScore, OutcomeScore, OutcomeSettings, outcome_score
+from mempo.rollout.protocol import TurnGrammar
+from mempo.rollout.question import Question
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import StopReason, Trajectory
 from mempo.runs.files import dump_line
 from mempo.runs.rollouts import Sidecar, rollout_line, trajectory_of
-from mempo.tokens import Codec
-from mempo.trajectory import StopReason, Trajectory
 
 
 def encode_rollout(trajectory: Trajectory) -> bytes:

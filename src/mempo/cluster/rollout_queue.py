@@ -15,9 +15,9 @@ import transfer_queue as tq
 
 from mempo.cluster.questions import question_of
 from mempo.cluster.records import Group, decode_rollout, encode_rollout, whole_group
-from mempo.protocol import TurnGrammar
-from mempo.tokens import Codec
-from mempo.trajectory import Trajectory
+from mempo.rollout.protocol import TurnGrammar
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import Trajectory
 
 PARTITION = "mempo"
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from mempo.engine.stops import watched
-from mempo.interfaces import Generation, SamplerError, SamplingParams
-from mempo.tokens import Codec
-from mempo.trajectory import GenerationStop
+from mempo.rollout.interfaces import Generation, SamplerError, SamplingParams
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import GenerationStop
 
 
 class LLMClient(Protocol):

@@ -27,10 +27,10 @@ from mempo.demos import Demo
 from mempo.engine.model import load_codec
 from mempo.errors import UserError
 from mempo.outputs import output_folder, refuse_others
-from mempo.protocol import closing, opening
-from mempo.tokens import Codec
+from mempo.rollout.protocol import closing, opening
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import Row, Turn
 from mempo.train.batch import take
-from mempo.trajectory import Row, Turn
 
 ROWS, CHAT, SETTINGS = "train.parquet", "demonstrations.jsonl", "verl-sft.yaml"
 SAVED = ["model", "optimizer", "extra", "hf_model"]

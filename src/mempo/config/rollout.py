@@ -13,7 +13,7 @@ from mempo.config.base import Settings, is_import_path
 from mempo.errors import nearest
 
 CONTEXTS = ("full", "react", "memory", "last_turn", "generations", "window(k)")
-"""The built-in contexts; `mempo.context` says what each shows the policy."""
+"""The built-in contexts; `mempo.rollout.context` says what each shows the policy."""
 BUILTIN_TOOLS = ("search", "access")
 Presence = Literal["required", "optional", "forbidden"]
 """Whether a turn holds a note."""

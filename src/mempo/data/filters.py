@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mempo.errors import UserError, nearest
-from mempo.question import Question
+from mempo.rollout.question import Question
 
 
 def where(questions: Sequence[Question], wanted: Mapping[str, Any]) -> list[Question]:

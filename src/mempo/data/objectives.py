@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from mempo.data.plans import PLAN_KEYS
 from mempo.errors import UserError
-from mempo.question import Question
+from mempo.rollout.question import Question
 
 SEPARATOR = "; "
 

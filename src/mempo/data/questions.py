@@ -17,7 +17,7 @@ from mempo.data.forms import asks_for_unanswerable, is_unanswerable, plain_row
 from mempo.data.plans import plan_meta
 from mempo.data.rows import ANSWER_KEYS, question_of
 from mempo.errors import counted
-from mempo.question import Question
+from mempo.rollout.question import Question
 
 
 class Loaded(NamedTuple):

@@ -12,10 +12,10 @@ from typing import Any
 from mempo.config.rewards import MemorySettings
 from mempo.config.train import CreditSettings
 from mempo.measures import counts, unscored
-from mempo.question import objectives_of
-from mempo.tokens import Codec
+from mempo.rollout.question import objectives_of
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import GenerationStop, Trajectory, Turn
 from mempo.train.advantages import group_advantages, note_slots
-from mempo.trajectory import GenerationStop, Trajectory, Turn
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ import numpy as np
 
 from mempo.config.rewards import PRESETS, MemorySettings
 from mempo.config.train import CreditSettings
-from mempo.interfaces import Scorer, ScoreRequest
-from mempo.question import Question
+from mempo.rollout.interfaces import Scorer, ScoreRequest
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import Trajectory
 from mempo.train.advantages import AdvantageFunction, batch_advantages
 from mempo.train.score_batch import Scoring, score_batch
-from mempo.trajectory import Trajectory
 
 ByTurn = list[dict[int, float]]
 """`[rollouts]{turn: advantage}`; turns to which a signal gives nothing are left out."""

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mempo.trajectory import Trajectory, Turn
+from mempo.rollout.trajectory import Trajectory, Turn
 
 Key = tuple[int, tuple[int, ...], tuple[int, ...]]
 """Group, prompt ids, and ids that were forced upon the turn."""

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
-from mempo.interfaces import Generation, SamplingParams
+from mempo.rollout.interfaces import Generation, SamplingParams
 
 Generate = Callable[[Sequence[Sequence[int]], Sequence[SamplingParams]], list[Generation]]
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from mempo.interfaces import SamplingParams
+from mempo.rollout.interfaces import SamplingParams
 
 _BLOCK = 256
 

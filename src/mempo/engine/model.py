@@ -26,7 +26,7 @@ from mempo.model_files import (
     said,
 )
 from mempo.model_loading import folder_codec, load_whole
-from mempo.tokens import Codec
+from mempo.rollout.tokenizer import Codec
 
 transformers_logging.disable_progress_bar()  # checkpoints are written while our own bar is shown
 

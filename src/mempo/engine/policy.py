@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from mempo.model_files import context_window
-from mempo.tokens import Codec
+from mempo.rollout.tokenizer import Codec
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from mempo.engine.policy import Policy
 from mempo.engine.shared_prefix import SharedForward
 from mempo.engine.stops import StopWatcher
 from mempo.errors import UserError
-from mempo.interfaces import Generation, SamplingParams
+from mempo.rollout.interfaces import Generation, SamplingParams
 
 LEAVE_AT = 0.9
 """The share of live rows at which the others leave."""

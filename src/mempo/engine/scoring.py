@@ -10,7 +10,7 @@ import torch
 from mempo.engine.plan import Target
 from mempo.engine.policy import Policy
 from mempo.engine.shared_prefix import SharedForward
-from mempo.interfaces import ScoreRequest
+from mempo.rollout.interfaces import ScoreRequest
 
 
 def wanted(request: ScoreRequest) -> Sequence[int]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mempo.interfaces import Generation, SamplingParams
-from mempo.tokens import Codec
-from mempo.trajectory import GenerationStop
+from mempo.rollout.interfaces import Generation, SamplingParams
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import GenerationStop
 
 
 class StopWatcher:

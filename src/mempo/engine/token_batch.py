@@ -10,7 +10,7 @@ import torch
 from mempo.engine.model import logprobs_at
 from mempo.engine.padding import right_padded
 from mempo.engine.policy import Policy
-from mempo.trajectory import Row
+from mempo.rollout.trajectory import Row
 
 
 def fed_tokens(row: Row) -> int:

@@ -21,7 +21,7 @@ from mempo.engine.shared_rows import PASS_TOKENS, SharedBatch, shared_batches
 from mempo.engine.token_batch import TokenBatch, fed_tokens, on_device, prompt_tokens
 from mempo.engine.training_cache import shares_exactly
 from mempo.loss import policy_loss, token_weights
-from mempo.trajectory import Row
+from mempo.rollout.trajectory import Row
 
 
 @dataclass(frozen=True)

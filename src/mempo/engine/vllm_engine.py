@@ -15,7 +15,7 @@ from typing import Any
 from mempo.config.engine import SamplerSettings
 from mempo.engine.policy import Policy
 from mempo.errors import UserError
-from mempo.interfaces import SamplingParams
+from mempo.rollout.interfaces import SamplingParams
 
 MIB = 1 << 20
 LAST_SEED = (1 << 63) - 1

@@ -24,8 +24,8 @@ from mempo.engine.vllm_weights import (
     worker_lacks,
 )
 from mempo.errors import UserError
-from mempo.interfaces import Generation, SamplingParams, ScoreRequest
-from mempo.trajectory import GenerationStop
+from mempo.rollout.interfaces import Generation, SamplingParams, ScoreRequest
+from mempo.rollout.trajectory import GenerationStop
 
 COMPARED_ROWS = 4
 """Generations of the first batch after a renewal that the policy itself scores."""

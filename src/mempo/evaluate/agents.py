@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mempo.protocol import TurnGrammar
+from mempo.rollout.protocol import TurnGrammar
 
 
 def instructions(grammar: TurnGrammar) -> str:

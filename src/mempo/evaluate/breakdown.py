@@ -9,7 +9,7 @@ from mempo.evaluate.compare import Entry, Report, compare
 from mempo.evaluate.stats import mean_of
 from mempo.evaluate.summary import means_of, scored_questions
 from mempo.measures import unscored
-from mempo.question import Question
+from mempo.rollout.question import Question
 
 KEYS = ("data_source", "type", "level")
 """What rows of public files say of their questions."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mempo.trajectory import Trajectory
+from mempo.rollout.trajectory import Trajectory
 
 
 class Step(NamedTuple):

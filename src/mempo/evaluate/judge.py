@@ -22,7 +22,7 @@ from mempo.evaluate.openai_capabilities import PATHS, Capabilities, find_model, 
 from mempo.evaluate.openai_client import OpenAIClient
 from mempo.evaluate.openai_reply import read_reply
 from mempo.http.errors import HttpError
-from mempo.question import Gold, objectives_of
+from mempo.rollout.question import Gold, objectives_of
 
 Verdict = Literal["correct", "incorrect"]
 

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from mempo.measures import counts
-from mempo.question import as_gold
+from mempo.rollout.question import as_gold
 from mempo.runs.files import append_line
 
 _AT_ONCE = 64

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mempo.evaluate.openai_reply import ServerReply
-from mempo.protocol import closing, scan
-from mempo.trajectory import GenerationStop
+from mempo.rollout.protocol import closing, scan
+from mempo.rollout.trajectory import GenerationStop
 
 _TELLING_CHARS = 3
 """A piece of a stop string as long as `</s` tells which one it was; `<` and `</` alone may be the model's own."""

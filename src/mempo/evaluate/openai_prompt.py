@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 
-from mempo.tokens import Codec
+from mempo.rollout.tokenizer import Codec
 
 BREAK = "\u200b"
 

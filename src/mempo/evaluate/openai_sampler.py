@@ -22,10 +22,10 @@ from mempo.evaluate.openai_ends import completed, ending, inferred_stop
 from mempo.evaluate.openai_prompt import PromptText
 from mempo.evaluate.openai_reply import ServerReply, read_reply
 from mempo.http.errors import HttpError
-from mempo.interfaces import Generation, SamplerError, SamplingParams
-from mempo.protocol import TAGS
-from mempo.tokens import Codec
-from mempo.trajectory import GenerationStop
+from mempo.rollout.interfaces import Generation, SamplerError, SamplingParams
+from mempo.rollout.protocol import TAGS
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import GenerationStop
 
 _MOST_CHARS = 64
 """Characters a token, on average over a reply: no language and no code comes near it."""

@@ -16,7 +16,7 @@ from mempo.evaluate.openai_client import OpenAIClient
 from mempo.evaluate.openai_sampler import OpenAISampler
 from mempo.model_files import model_folder
 from mempo.model_loading import folder_codec
-from mempo.tokens import Codec
+from mempo.rollout.tokenizer import Codec
 
 BYTES = "bytes"
 

@@ -12,19 +12,19 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from mempo.agent import Job
 from mempo.config.evaluate import AgentSpec, EvalSettings
 from mempo.evaluate.loops import run_loop
 from mempo.evaluate.runner import EvalSetup, facts_of, jobs_of, play, scored_notes
 from mempo.evaluate.saved import read_beside
 from mempo.evaluate.store import EvalFolder
 from mempo.measures import counts
-from mempo.question import Question
 from mempo.read_files import reading
+from mempo.rollout.agent import Job
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import Trajectory
 from mempo.runs.append import REMEDY, Key, RolloutAppender, read_facts
 from mempo.runs.files import append_line
 from mempo.runs.rollouts import open_tokens, trajectory_of
-from mempo.trajectory import Trajectory
 
 _NOTES_AT_ONCE = 64
 _QUIET_S = 10.0

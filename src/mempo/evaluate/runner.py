@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mempo.agent import Agent, Job, at_once, rollout
 from mempo.config.evaluate import EvalSettings
 from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.config.rollout import DecodingSettings
@@ -17,14 +16,15 @@ from mempo.errors import UserError, counted
 from mempo.evaluate.breakdown import groups_of
 from mempo.evaluate.costs import costs, steps_of
 from mempo.evaluate.summary import by_objectives, summarise
-from mempo.interfaces import CohortSampler, Sampler, Scorer
 from mempo.measures import counts, rollout_facts
-from mempo.question import Question
 from mempo.rewards.memory import score_notes
 from mempo.rewards.note_reward import NoteScore
 from mempo.rewards.outcome import CustomScore, outcome_score
+from mempo.rollout.agent import Agent, Job, at_once, rollout
+from mempo.rollout.interfaces import CohortSampler, Sampler, Scorer
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import StopReason, Trajectory
 from mempo.runs.rollouts import save_rollouts
-from mempo.trajectory import StopReason, Trajectory
 
 
 def greedy_note(settings: EvalSettings) -> list[str]:

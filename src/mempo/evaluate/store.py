@@ -35,8 +35,8 @@ from mempo.config.yaml_text import dump_yaml
 from mempo.errors import UserError
 from mempo.evaluate.compare import Asked
 from mempo.evaluate.saved import read_rollouts
-from mempo.question import Question
 from mempo.read_files import PUT_BACK, RECORD, exists, read_json, read_yaml
+from mempo.rollout.question import Question
 from mempo.runs.append import Key
 from mempo.runs.files import write_whole
 from mempo.runs.folder import Completed, changed_keys, shortened, without
@@ -198,7 +198,7 @@ class EvalFolder:
 
 
 def prompt_changes(old: Mapping[str, str] | None, new: Mapping[str, str] | None) -> list[str]:
-    """How the prompt of a fixed question differs (`mempo.render.prompt_probe`), as one piece of text around the first
+    """How the prompt of a fixed question differs (`mempo.rollout.render.prompt_probe`), as one piece of text around the first
     difference; nothing where it does not, or where an earlier release did not say."""
     if old is None or new is None or dict(old) == dict(new):
         return []

@@ -12,7 +12,7 @@ import numpy as np
 
 from mempo.evaluate.stats import mean_of, pass_at_k, question_means
 from mempo.measures import aggregate, counts, mean, unscored
-from mempo.trajectory import StopReason
+from mempo.rollout.trajectory import StopReason
 
 Line = Mapping[str, Any]
 Value = Callable[[Line], float | None]

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mempo.config.rewards import MemorySettings
-from mempo.interfaces import Scorer, ScoreRequest
-from mempo.question import Question
 from mempo.rewards.note_contexts import BASELINES, Ids, ahead_contexts, full_context, note_context
 from mempo.rewards.note_reward import Evidence, NoteScore, note_reward, silent, threshold_bar
 from mempo.rewards.probe import NoSignal, Probe, ProbeCodec, probe_or_reason
-from mempo.trajectory import Trajectory, Turn
+from mempo.rollout.interfaces import Scorer, ScoreRequest
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import Trajectory, Turn
 
 __all__ = ["MemorySettings", "NoteScore", "no_signal_counts", "score_notes"]
 

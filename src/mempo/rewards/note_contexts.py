@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mempo.trajectory import Trajectory, Turn
+from mempo.rollout.trajectory import Trajectory, Turn
 
 Ids = tuple[int, ...]
 

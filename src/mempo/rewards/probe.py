@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from mempo.config.rewards import ProbeSettings
-from mempo.question import Question
+from mempo.rollout.question import Question
 
 
 class NoSignal(StrEnum):

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from mempo.config.rewards import ProbeSettings
 from mempo.errors import counted
-from mempo.interfaces import Scorer
-from mempo.protocol import closing, opening
-from mempo.question import Question
 from mempo.rewards.memory import probe_request
 from mempo.rewards.probe import ProbeCodec, build_probe
+from mempo.rollout.interfaces import Scorer
+from mempo.rollout.protocol import closing, opening
+from mempo.rollout.question import Question
 
 WANTED_SHARE = 0.8
 """The right note must win so often, against either other note."""

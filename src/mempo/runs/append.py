@@ -18,9 +18,9 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from mempo.read_files import DamagedFile, exists, parse_line, reading, refuse_foreign_end
+from mempo.rollout.trajectory import Trajectory
 from mempo.runs.files import dump_line
 from mempo.runs.rollouts import Sidecar, rollout_line, tokens_path
-from mempo.trajectory import Trajectory
 
 Key = tuple[str, int]
 """Question id and rollout number: what a rollout is known by within its file."""

@@ -15,10 +15,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from mempo.protocol import TurnGrammar, parse_turn
+from mempo.rollout.protocol import TurnGrammar, parse_turn
+from mempo.rollout.tokenizer import Codec, common_prefix
+from mempo.rollout.trajectory import GenerationStop, Observation, ObservationPart, StopReason, Trajectory, Turn
 from mempo.runs.files import dump_line, read_lines, write_whole
-from mempo.tokens import Codec, common_prefix
-from mempo.trajectory import GenerationStop, Observation, ObservationPart, StopReason, Trajectory, Turn
 
 Advantages = Mapping[int, Sequence[float]]  # {turn: [generated tokens]}
 

@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from mempo.config.rewards import MemorySettings
 from mempo.config.train import CreditSettings
-from mempo.question import Question
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import Trajectory
 from mempo.text import answers_given
 from mempo.train.advantages import AdvantageBatch, batch_advantages
 from mempo.train.pools import NoteRewards
-from mempo.trajectory import Trajectory
 
 Pair = tuple[list[float], list[dict[int, float]]]
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import mempo
-from mempo.question import as_gold, objectives_of
+from mempo.rollout.question import as_gold, objectives_of
 from mempo.runs.files import append_line, read_lines
 from mempo.runs.folder import RunFolder
 from mempo.study.code import code_digest

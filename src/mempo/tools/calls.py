@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from mempo.config.tools import RetrySettings
 from mempo.http.threads import DaemonThreads
-from mempo.interfaces import ToolResult
+from mempo.rollout.interfaces import ToolResult
 from mempo.tools.retrying import BadCall, Unavailable, bad_call, call_with_retries, checked_argument, unavailable
 
 T = TypeVar("T")

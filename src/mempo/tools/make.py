@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from mempo.config.tools import AccessSettings, SearchSettings
 from mempo.errors import ConfigError
-from mempo.imports import call_own, load_own
-from mempo.interfaces import DescribedTool, Tool
-from mempo.protocol import RESERVED_TAGS, can_be_tag, closing, opening
 from mempo.retrieval.types import Retriever
+from mempo.rollout.interfaces import DescribedTool, Tool
+from mempo.rollout.plugins import call_own, load_own
+from mempo.rollout.protocol import RESERVED_TAGS, can_be_tag, closing, opening
 from mempo.tools.access import AccessTool
 from mempo.tools.search import SearchTool
 

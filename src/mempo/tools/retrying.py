@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from mempo.config.tools import RetrySettings
 from mempo.http.retry import retried
-from mempo.interfaces import ToolErrorKind, ToolResult
+from mempo.rollout.interfaces import ToolErrorKind, ToolResult
 
 T = TypeVar("T")
 

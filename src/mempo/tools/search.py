@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from mempo.config.tools import SearchSettings
-from mempo.interfaces import ToolResult
 from mempo.retrieval.types import Hit
+from mempo.rollout.interfaces import ToolResult
 from mempo.tools.calls import Calls
 
 _REMEMBERED = 20_000

@@ -21,12 +21,12 @@ from typing import Literal
 from mempo.config.rewards import MemorySettings
 from mempo.config.train import CreditSettings
 from mempo.measures import mean
-from mempo.question import Question
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import Row, Trajectory, Turn
 from mempo.train.fading import fade
 from mempo.train.outcomes import OutcomeAdvantages, outcome_advantages, outcome_baseline, outcome_by_state
 from mempo.train.pools import NoteRewards, finite, memory_advantages
 from mempo.train.states import StateKeys, state_keys
-from mempo.trajectory import Row, Trajectory, Turn
 
 # --- what goes in, what comes out ----------------------------------------------------------------------------------
 

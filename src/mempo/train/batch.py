@@ -6,11 +6,11 @@ import random
 from collections.abc import Sequence
 from typing import TypeVar
 
-from mempo.agent import Job
 from mempo.engine.update import TrainRow
-from mempo.question import Question
+from mempo.rollout.agent import Job
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import rows_of
 from mempo.train.advantages import AdvantageBatch, Advantages
-from mempo.trajectory import rows_of
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from numbers import Real
 from typing import Any
 
 from mempo.errors import ConfigError, UserError
-from mempo.imports import call_own
+from mempo.rollout.plugins import call_own
 from mempo.train.advantages import AdvantageBatch
 
 

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from mempo.agent import Agent, run_rollouts
 from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.config.rollout import DecodingSettings
 from mempo.config.train import CreditSettings, RlSettings
 from mempo.engine.optimizer import learning_rate
 from mempo.engine.update import TrainRow, Updater
 from mempo.errors import UserError
-from mempo.interfaces import Sampler, Scorer
-from mempo.question import Question
 from mempo.rewards.outcome import CustomScore
+from mempo.rollout.agent import Agent, run_rollouts
+from mempo.rollout.interfaces import Sampler, Scorer
+from mempo.rollout.question import Question
 from mempo.runs.folder import RunFolder
 from mempo.runs.rollouts import save_rollouts
 from mempo.train.advantages import AdvantageFunction, batch_advantages

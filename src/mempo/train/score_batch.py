@@ -13,16 +13,16 @@ from typing import Any
 from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.config.train import CreditSettings
 from mempo.errors import UserError
-from mempo.interfaces import Scorer
 from mempo.measures import aggregate, rollout_facts
-from mempo.protocol import TurnGrammar
-from mempo.question import Question
 from mempo.rewards.memory import NoteScore, score_notes
 from mempo.rewards.note_reward import silent
 from mempo.rewards.outcome import CustomScore, OutcomeScore, outcome_score
 from mempo.rewards.probe import NoSignal, ProbeCodec
+from mempo.rollout.interfaces import Scorer
+from mempo.rollout.protocol import TurnGrammar
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import Trajectory
 from mempo.train.advantages import AdvantageBatch, AdvantageFunction, Advantages, refuse_two_questions
-from mempo.trajectory import Trajectory
 
 
 @dataclass(frozen=True)

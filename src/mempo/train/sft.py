@@ -15,12 +15,12 @@ from mempo.engine.policy import Policy
 from mempo.engine.update import Updater
 from mempo.errors import ConfigError
 from mempo.rewards.probe import build_probe
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import Row, Segment, rows_of
 from mempo.runs.folder import RunFolder
-from mempo.tokens import Codec
 from mempo.train.batch import take
 from mempo.train.progress import StageProgress
 from mempo.train.state import Rescue, last_checkpoint, load_optimizer_state, save_state
-from mempo.trajectory import Row, Segment, rows_of
 
 RowSource = Callable[[int], Sequence[Row]]
 """`rows_at(step)`: the rows of a step, the same whenever it is asked."""

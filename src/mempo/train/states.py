@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mempo.trajectory import Trajectory
+from mempo.rollout.trajectory import Trajectory
 
 StateKeys = Mapping[int, int]
 """`{turn: state}` of one rollout; states are numbers, equal where the keys are."""

@@ -20,10 +20,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from mempo.config.train import ToySettings
 from mempo.engine.model import wrap_policy
 from mempo.engine.policy import Policy
-from mempo.protocol import TAGS, closing, opening
-from mempo.tokens import Codec
+from mempo.rollout.protocol import TAGS, closing, opening
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import Row, Segment
 from mempo.train.sft import RowSource
-from mempo.trajectory import Row, Segment
 
 HEAD_SIZE = 32
 INIT_RANGE = 0.12

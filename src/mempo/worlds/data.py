@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mempo.interfaces import World
-from mempo.question import Question
 from mempo.retrieval.types import Retriever
+from mempo.rollout.interfaces import World
+from mempo.rollout.question import Question
 
 
 @dataclass(frozen=True)

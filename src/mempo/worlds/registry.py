@@ -9,8 +9,8 @@ from typing import Any
 
 from mempo.config.base import is_import_path
 from mempo.errors import ConfigError, nearest
-from mempo.imports import call_own, load_own
-from mempo.interfaces import World
+from mempo.rollout.interfaces import World
+from mempo.rollout.plugins import call_own, load_own
 from mempo.worlds.atlas import EVERYTHING, TEST_FRACTION, TOY, AtlasWorld, Subset
 from mempo.worlds.maze import MazeWorld
 

@@ -11,14 +11,14 @@ from mempo.engine.optimizer import learning_rate
 from mempo.engine.policy import Policy
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.update import Updater
-from mempo.protocol import TurnGrammar
-from mempo.question import Question, as_gold
+from mempo.rollout.protocol import TurnGrammar
+from mempo.rollout.question import Question, as_gold
+from mempo.rollout.trajectory import Trajectory
 from mempo.runs.rollouts import load_rollouts
 from mempo.train.advantages import batch_advantages
 from mempo.train.batch import advantages_by_turn, training_rows
 from mempo.train.rl import update_policy
 from mempo.train.score_batch import Scoring, score_batch
-from mempo.trajectory import Trajectory
 from tests.cluster.with_verl import scripted
 from tests.cluster.with_verl.run_verl import ROLLOUTS, VerlRun
 

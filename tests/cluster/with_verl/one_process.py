@@ -38,7 +38,7 @@ from mempo.config import Resolved
 from mempo.engine.model import load_policy
 from mempo.engine.policy import Policy
 from mempo.errors import UserError
-from mempo.question import Question
+from mempo.rollout.question import Question
 from tests.cluster.with_verl.one_queue import Queue
 
 Reply = Callable[[str, int, int], str | Exception]

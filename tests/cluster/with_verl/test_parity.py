@@ -19,7 +19,7 @@ from mempo.engine.optimizer import learning_rate
 from mempo.engine.scoring import LocalScorer
 from mempo.engine.update import Updater
 from mempo.errors import UserError
-from mempo.question import Question
+from mempo.rollout.question import Question
 from mempo.train.advantages import AdvantageBatch, batch_advantages
 from mempo.train.batch import training_rows
 from mempo.train.rl import update_policy

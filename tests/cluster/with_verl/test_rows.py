@@ -16,16 +16,16 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
-from mempo.agent import Job, rollout
 from mempo.cluster.actor_scorer import ActorScorer, spread_over_ranks
 from mempo.cluster.agent_loop import outputs_of, response_start
 from mempo.config.rewards import OutcomeSettings
 from mempo.config.rollout import DecodingSettings
 from mempo.engine.scoring import LocalScorer
-from mempo.interfaces import SamplerError, ScoreRequest
-from mempo.question import Question
 from mempo.rewards.outcome import outcome_score
-from mempo.trajectory import Trajectory, rows_of
+from mempo.rollout.agent import Job, rollout
+from mempo.rollout.interfaces import SamplerError, ScoreRequest
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import Trajectory, rows_of
 from tests import tiny
 
 CODEC = tiny.make_codec(tags="added")

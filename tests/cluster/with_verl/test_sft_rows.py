@@ -19,7 +19,7 @@ from mempo.build import load_data, make_agent, make_tools
 from mempo.cluster.sft_data import mixed_rows, write_sft_data
 from mempo.cold_start import demonstrations
 from mempo.engine.update import Updater
-from mempo.trajectory import Row
+from mempo.rollout.trajectory import Row
 from tests.cluster.sft_folder import CODEC, sft_config, tiny_policy
 
 QUIET = Console(quiet=True)

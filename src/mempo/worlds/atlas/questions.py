@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from mempo.errors import counted, nearest
-from mempo.question import Question
+from mempo.rollout.question import Question
 from mempo.worlds.atlas.documents import Rendering, check_rendering
 from mempo.worlds.atlas.facts import AtlasError
 from mempo.worlds.atlas.objectives import FORMS, Form, Objective, objectives

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mempo.outputs import output_files
-from mempo.question import Question
 from mempo.retrieval.corpus import Document
+from mempo.rollout.question import Question
 from mempo.worlds.atlas.documents import Rendering, check_rendering, documents
 from mempo.worlds.atlas.facts import AtlasError
 from mempo.worlds.atlas.objectives import FORMS, Form

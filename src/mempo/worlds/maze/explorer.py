@@ -16,8 +16,8 @@ import re
 from collections.abc import Sequence
 
 from mempo.config.train import ExpertSettings
-from mempo.protocol import closing, opening
-from mempo.question import Question
+from mempo.rollout.protocol import closing, opening
+from mempo.rollout.question import Question
 from mempo.worlds.maze.layout import DIRECTIONS, OPPOSITE
 from mempo.worlds.maze.telling import Seen, read
 

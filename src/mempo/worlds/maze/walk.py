@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mempo.interfaces import ToolErrorKind, ToolResult
+from mempo.rollout.interfaces import ToolErrorKind, ToolResult
 from mempo.worlds.maze.layout import DIRECTIONS
 from mempo.worlds.maze.maze import Maze
 from mempo.worlds.maze.telling import Rendering, Seen, told, wall

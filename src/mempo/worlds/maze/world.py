@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from mempo.config.train import ExpertSettings
 from mempo.errors import UserError
-from mempo.interfaces import DocumentLike, Tool
 from mempo.outputs import output_files
-from mempo.question import Question
+from mempo.rollout.interfaces import DocumentLike, Tool
+from mempo.rollout.question import Question
 from mempo.worlds.made_by import made_by_world
 from mempo.worlds.maze.explorer import MazeExpert
 from mempo.worlds.maze.layout import DIRECTIONS, Layout, grow, split_of

@@ -9,9 +9,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mempo.config.train import ExpertSettings
-from mempo.expert import Expert
-from mempo.question import Question
-from mempo.trajectory import GenerationStop, Turn
+from mempo.rollout.expert import Expert
+from mempo.rollout.question import Question
+from mempo.rollout.trajectory import GenerationStop, Turn
 
 if TYPE_CHECKING:
     import numpy as np

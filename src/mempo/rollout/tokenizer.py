@@ -20,8 +20,8 @@ from typing import Any
 from tokenizers import Tokenizer, decoders
 
 from mempo.errors import UserError
-from mempo.token_bytes import BROKEN, byte_level_starts, fallback_starts
-from mempo.trajectory import Span
+from mempo.rollout.token_bytes import BROKEN, byte_level_starts, fallback_starts
+from mempo.rollout.trajectory import Span
 
 _KEPT_TEXTS, _KEPT_CHARS = 2048, 4096
 """Passages come again: to other rollouts of a question, other agents, later turns. A few megabytes of them are kept."""

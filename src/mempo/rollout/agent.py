@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from mempo.config.rollout import DecodingSettings, LimitSettings
 from mempo.errors import UserError
-from mempo.interfaces import (
+from mempo.rollout.interfaces import (
     CohortSampler,
     Context,
     Environment,
@@ -27,11 +27,11 @@ from mempo.interfaces import (
     ToolErrorKind,
     ToolResult,
 )
-from mempo.protocol import Element, ParsedTurn, ParseOutcome, TurnGrammar, closing, opening, parse_turn
-from mempo.question import Question
-from mempo.render import Renderer
-from mempo.tokens import Codec, Decoded
-from mempo.trajectory import GenerationStop, StopReason, Trajectory, Turn
+from mempo.rollout.protocol import Element, ParsedTurn, ParseOutcome, TurnGrammar, closing, opening, parse_turn
+from mempo.rollout.question import Question
+from mempo.rollout.render import Renderer
+from mempo.rollout.tokenizer import Codec, Decoded
+from mempo.rollout.trajectory import GenerationStop, StopReason, Trajectory, Turn
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any
 
-from mempo.protocol import NoteStatus, ParsedTurn
+from mempo.rollout.protocol import NoteStatus, ParsedTurn
 
 Span = tuple[int, int]  # [start, stop) in tokens
 

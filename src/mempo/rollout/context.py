@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 
 from mempo.config.rollout import CONTEXTS, window_of
 from mempo.errors import ConfigError, nearest
-from mempo.interfaces import BuiltContext, Context
-from mempo.render import Renderer
-from mempo.trajectory import GenerationStop, Observation, Turn
+from mempo.rollout.interfaces import BuiltContext, Context
+from mempo.rollout.render import Renderer
+from mempo.rollout.trajectory import GenerationStop, Observation, Turn
 
 Piece = tuple[int, ...] | Observation
 

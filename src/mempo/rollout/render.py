@@ -15,9 +15,9 @@ from datetime import datetime
 
 from mempo.config.rollout import PromptSettings
 from mempo.errors import UserError
-from mempo.interfaces import ToolResult
-from mempo.tokens import Codec
-from mempo.trajectory import Observation, ObservationPart
+from mempo.rollout.interfaces import ToolResult
+from mempo.rollout.tokenizer import Codec
+from mempo.rollout.trajectory import Observation, ObservationPart
 
 TRUNCATED_MARK = " [truncated]"
 _CLOCK = "strftime_now"
