@@ -24,8 +24,8 @@ from mempo.config.rewards import OutcomeSettings
 from mempo.evaluate.compare import Entry, compare
 from mempo.evaluate.rescore import measures_of, scorers_of
 from mempo.evaluate.saved import collector_at_rest, scored_lines
-from mempo.runs.files import dump_line
-from mempo.runs.rollouts import tokens_path
+from mempo.storage.files import dump_line
+from mempo.storage.rollouts import tokens_path
 from mempo.text import normalize
 
 WORDS = [

@@ -49,7 +49,7 @@ from mempo.rollout.question import Question
 from mempo.rollout.render import Renderer
 from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import StopReason, Trajectory
-from mempo.runs.append import RolloutAppender
+from mempo.storage.append import RolloutAppender
 
 NOTE = "<mem>Paris is the capital of France; its currency is still to be found.</mem><think>I look it up.</think>"
 TEXT = f"{NOTE}<search>currency of France</search>"

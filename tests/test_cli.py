@@ -20,7 +20,7 @@ import mempo.cli
 from mempo.engine.model import save_policy
 from mempo.retrieval.index import open_index
 from mempo.retrieval.service import create_app
-from mempo.runs.files import read_lines
+from mempo.storage.files import read_lines
 from tests.retrieval.serving import serving
 from tests.tiny import make_codec, tiny_llama
 from tests.train.small import SMALL

@@ -9,7 +9,7 @@ import pytest
 from mempo.config import Resolved, completed, dump_with_origins, recipe_names, resolve
 from mempo.config.yaml_text import load_yaml
 from mempo.errors import ConfigError, UserError
-from mempo.runs.folder import RunFolder
+from mempo.storage.run_folder import RunFolder
 
 
 def write(path: Path, text: str) -> str:

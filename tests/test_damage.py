@@ -12,7 +12,7 @@ import typer
 
 import mempo.cli
 from mempo.errors import UserError
-from mempo.runs.folder import RunFolder
+from mempo.storage.run_folder import RunFolder
 from tests.train.small import SMALL
 
 pytestmark = pytest.mark.slow  # each of them is a command from its start to its refusal

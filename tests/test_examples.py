@@ -30,8 +30,8 @@ from mempo.rollout.agent import Job
 from mempo.rollout.interfaces import Context, Environment, Tool, ToolErrorKind, World
 from mempo.rollout.plugins import load_object
 from mempo.rollout.question import Question
-from mempo.runs.files import read_lines
-from mempo.runs.rollouts import load_rollouts
+from mempo.storage.files import read_lines
+from mempo.storage.rollouts import load_rollouts
 from mempo.train.own_advantages import OwnAdvantages
 from tests.tiny import make_codec, tiny_llama
 from tests.train.fakes import CODEC, advantage_batch, played, questions

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mempo.errors import UserError
-from mempo.outputs import RECORD, output_files, output_folder, refuse_others, refuse_taken
+from mempo.storage.outputs import RECORD, output_files, output_folder, refuse_others, refuse_taken
 from tests.test_cli import Cli, Said, cli  # noqa: F401  # pytest finds the fixture here
 
 Run = Callable[..., Said]

@@ -17,8 +17,8 @@ from mempo.config.rollout import PromptSettings
 from mempo.engine.model import save_policy
 from mempo.errors import ConfigError, UserError
 from mempo.prompt_date import with_saved_date, with_todays_date
-from mempo.read_files import DamagedFile
 from mempo.rollout.render import Renderer, prompt_probe
+from mempo.storage.read_files import DamagedFile
 from tests.evaluate.test_commands import Cli, cli, config  # noqa: F401
 from tests.tiny import chat_codec, make_codec, tiny_llama
 from tests.train.small import quiet

@@ -13,7 +13,7 @@ from mempo.errors import ConfigError
 from mempo.rollout.interfaces import ToolResult
 from mempo.rollout.render import Renderer
 from mempo.rollout.trajectory import Trajectory, rows_of
-from mempo.runs.rollouts import load_rollouts, save_rollouts
+from mempo.storage.rollouts import load_rollouts, save_rollouts
 from tests.test_agent import CODEC, play
 from tests.tiny import make_agent
 

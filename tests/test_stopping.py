@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from mempo.runs.folder import RunFolder
-from mempo.stopping import Stopped, stoppable
+from mempo.storage.run_folder import RunFolder
+from mempo.storage.stopping import Stopped, stoppable
 from tests.train.small import SMALL, assert_same_weights, metrics, run
 
 TINY = ("sft.steps=4", "sft.save_every=50", "rl.steps=4", "rl.save_every=50", "evaluate.questions=1")
@@ -30,7 +30,7 @@ def python(code: str, *arguments: str | Path) -> subprocess.CompletedProcess[str
 RUN = """
     import os, signal, sys
     import mempo.cli
-    from mempo.runs.folder import RunFolder
+    from mempo.storage.run_folder import RunFolder
 
     stage, at, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     log = RunFolder.log
@@ -99,7 +99,7 @@ def test_a_second_signal_ends_at_once() -> None:
     """While the first is being answered, even by something that listens to nobody."""
     code = """
         import os, signal
-        from mempo.stopping import stoppable
+        from mempo.storage.stopping import stoppable
 
         with stoppable(lambda: "nothing is saved"):
             try:
@@ -142,7 +142,7 @@ def test_a_stop_passes_through_an_event_loop() -> None:
     code = """
         import asyncio, os, signal
         from mempo.evaluate.loops import run_loop
-        from mempo.stopping import stoppable
+        from mempo.storage.stopping import stoppable
 
         async def work():
             asyncio.get_running_loop().call_later(0.01, os.kill, os.getpid(), signal.SIGTERM)

@@ -14,7 +14,7 @@ from mempo.cluster.commands import cluster_app
 from mempo.config.addresses import masked
 from mempo.errors import UserError
 from mempo.retrieval.commands import index_app
-from mempo.stopping import stoppable
+from mempo.storage.stopping import stoppable
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -34,7 +34,7 @@ from mempo.rollout.protocol import closing, opening
 from mempo.rollout.question import Question
 from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import Row, StopReason
-from mempo.runs.files import write_whole
+from mempo.storage.files import write_whole
 from mempo.tools.make import told
 from mempo.train.sft import RowSource, demo_rows, mixed_batches, probe_row, take
 from mempo.train.toy import toy_codec, with_warmup

@@ -22,15 +22,15 @@ from mempo.engine.scoring import LocalScorer
 from mempo.errors import UserError, counted
 from mempo.evaluation import final_model
 from mempo.measures import counts
-from mempo.outputs import output_files, refuse_taken
-from mempo.read_files import exists
 from mempo.rollout.interfaces import Environment
 from mempo.rollout.protocol import ACTION_TAGS, TurnGrammar
 from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import Trajectory
-from mempo.runs.files import write_whole
-from mempo.runs.folder import RunFolder
-from mempo.runs.rollouts import load_rollouts
+from mempo.storage.files import write_whole
+from mempo.storage.outputs import output_files, refuse_taken
+from mempo.storage.read_files import exists
+from mempo.storage.rollouts import load_rollouts
+from mempo.storage.run_folder import RunFolder
 from mempo.tools.make import own_tool
 from mempo.worlds.registry import make_world
 
@@ -46,7 +46,7 @@ class DiagnoseOptions:
     """`step`: `last`, the number of a saved RL step, or the name of an evaluation's rollouts (`evaluation-final`).
     `steps`: of how many saved steps, spread evenly, curves of notes are drawn; None: all. `use_model`: ask the policy
     about at most `notes` notes. `out` None: `diagnosis/` in the run. `overrides`: `key=value` over the run's own
-    configuration. `force`: replace what is there, see `mempo.outputs`."""
+    configuration. `force`: replace what is there, see `mempo.storage.outputs`."""
 
     step: str = "last"
     steps: int | None = 8

@@ -43,9 +43,9 @@ from mempo.rollout.interfaces import Sampler, Scorer
 from mempo.rollout.question import Question
 from mempo.rollout.render import Renderer, prompt_probe
 from mempo.rollout.tokenizer import Codec
-from mempo.runs.append import refuse_lost_arrays
-from mempo.runs.files import write_whole
-from mempo.runs.folder import RunFolder
+from mempo.storage.append import refuse_lost_arrays
+from mempo.storage.files import write_whole
+from mempo.storage.run_folder import RunFolder
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from mempo.rollout.protocol import TurnGrammar, format_violations, scan
 from mempo.rollout.question import Question
 from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import GenerationStop, Observation, StopReason, Trajectory
-from mempo.runs.append import latest
-from mempo.runs.rollouts import load_rollouts
+from mempo.storage.append import latest
+from mempo.storage.rollouts import load_rollouts
 
 _MOST_OF_ONE = 4
 """Right rollouts of one question: easy ones have many."""

@@ -40,18 +40,18 @@ from mempo.errors import UserError
 from mempo.evaluate.runner import EvalResult, EvalSetup, evaluate, greedy_note
 from mempo.evaluate.table import ByObjectives, evaluation_table
 from mempo.prompt_date import with_saved_date, with_todays_date
-from mempo.read_files import exists, read_json
 from mempo.rollout.render import Renderer, prompt_probe
 from mempo.rollout.tokenizer import Codec
-from mempo.runs.files import write_whole
-from mempo.runs.folder import Checkpoint, RunFolder
 from mempo.start import borrow_evaluation, refuse_other_vocabulary, start_model
 from mempo.start_check import check_start
+from mempo.storage.atomic import whole_folder
+from mempo.storage.files import write_whole
+from mempo.storage.read_files import exists, read_json
+from mempo.storage.run_folder import Checkpoint, RunFolder
 from mempo.train.rl import RlSetup, check_questions, train_rl
 from mempo.train.sft import train_sft
 from mempo.train.state import saving
 from mempo.train.toy import toy_policy
-from mempo.whole import whole_folder
 
 STAGES = ("sft", "rl")
 

@@ -16,7 +16,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mempo.runs.files import write_whole
+from mempo.storage.files import write_whole
 
 STYLE: dict[Any, Any] = {
     "text.parse_math": False,

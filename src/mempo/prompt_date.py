@@ -12,9 +12,9 @@ from datetime import date
 from pathlib import Path
 
 from mempo.config import Resolved
-from mempo.read_files import PUT_BACK, exists, read_yaml
 from mempo.rollout.render import asks_for_date
 from mempo.rollout.tokenizer import Codec
+from mempo.storage.read_files import PUT_BACK, exists, read_yaml
 
 
 def with_saved_date(resolved: Resolved, folder: Path) -> Resolved:

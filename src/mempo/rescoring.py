@@ -22,10 +22,10 @@ from mempo.evaluate.rescore import measures_of
 from mempo.evaluate.saved import collector_at_rest, scored_lines
 from mempo.evaluate.store import EvalFolder, asked_of
 from mempo.evaluation import measures_by_objectives, print_report, table_notes, write_tables
-from mempo.outputs import output_files, refuse_taken
-from mempo.read_files import DamagedFile, exists
-from mempo.runs.files import dump_line, write_whole
-from mempo.runs.folder import changed_keys
+from mempo.storage.files import dump_line, write_whole
+from mempo.storage.outputs import output_files, refuse_taken
+from mempo.storage.read_files import DamagedFile, exists
+from mempo.storage.run_folder import changed_keys
 
 _SCORED_BY = "mempo score"
 _IN_RUN = {"evaluation-start": "start", "evaluation-final": "after RL"}
@@ -86,7 +86,7 @@ def score_run(
     force: bool = False,
 ) -> Report:
     """Score saved rollouts again, print the table, write `scores.json` (and a line a rollout where asked) into `out`.
-    What is there already is treated as `mempo.outputs` says.
+    What is there already is treated as `mempo.storage.outputs` says.
 
     `judge`: settings of an LLM judge, or None; its verdicts are kept beside the rollouts.
 

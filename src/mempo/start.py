@@ -15,8 +15,8 @@ from mempo.config.unused import CREDIT_KEYS
 from mempo.engine.model import load_codec
 from mempo.errors import ConfigError
 from mempo.rollout.tokenizer import Codec
-from mempo.runs.files import write_whole
-from mempo.runs.folder import RunFolder, changed_keys, without
+from mempo.storage.files import write_whole
+from mempo.storage.run_folder import RunFolder, changed_keys, without
 from mempo.worlds.data import Data
 
 EVALUATION = "evaluation-start"

@@ -15,7 +15,7 @@ from mempo.config import completed, resolve
 from mempo.config.base import leaves
 from mempo.config.retired import RETIRED, without_retired
 from mempo.errors import ConfigError, UserError
-from mempo.runs.folder import RunFolder
+from mempo.storage.run_folder import RunFolder
 
 SAVED = Path(__file__).parent / "saved"
 COMMANDS = {

@@ -10,7 +10,7 @@ from mempo.config.rewards import MemorySettings
 from mempo.config.train import CreditSettings
 from mempo.diagnose.records import batch_of, grouped, with_recomputed_credit
 from mempo.rollout.protocol import TurnGrammar
-from mempo.runs.rollouts import load_rollouts, save_rollouts
+from mempo.storage.rollouts import load_rollouts, save_rollouts
 from tests.diagnose.build import batch, rollout, turn
 from tests.runs.test_rollouts import CASES, CODEC
 

@@ -15,8 +15,8 @@ from mempo.diagnose_run import DiagnoseOptions, diagnose, saved_steps
 from mempo.engine.model import save_policy
 from mempo.errors import UserError
 from mempo.rollout.protocol import TurnGrammar
-from mempo.runs.files import append_line
-from mempo.runs.rollouts import save_rollouts, tokens_path
+from mempo.storage.files import append_line
+from mempo.storage.rollouts import save_rollouts, tokens_path
 from tests.diagnose.test_control import saying
 from tests.runs.test_rollouts import CASES, CODEC, make
 from tests.test_cli import Cli, assert_one_line, cli  # noqa: F401 - a fixture

@@ -17,7 +17,7 @@ from mempo.config.engine import LoraSettings
 from mempo.engine.lora import add_lora
 from mempo.engine.model import ModelSettings, check_model_folder, load_codec, load_policy, save_policy, save_trained
 from mempo.errors import UserError
-from mempo.model_loading import load_whole
+from mempo.storage.model_loading import load_whole
 from tests.engine.families import FAMILIES, family_model
 from tests.tiny import make_codec, tiny_llama, tiny_model
 

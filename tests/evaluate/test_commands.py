@@ -12,7 +12,7 @@ import pytest
 
 import mempo.cli
 from mempo.engine.model import save_policy
-from mempo.runs.files import read_lines
+from mempo.storage.files import read_lines
 from tests.evaluate.openai_stub import VLLM, Stub, reply, stub_server
 from tests.tiny import make_codec, tiny_llama
 

@@ -8,8 +8,8 @@ import pytest
 
 from mempo.evaluate.costs import Step, costs, dependency, mem1_peak, steps_of, steps_of_line
 from mempo.rollout.trajectory import Trajectory
-from mempo.runs.files import read_lines
-from mempo.runs.rollouts import save_rollouts
+from mempo.storage.files import read_lines
+from mempo.storage.rollouts import save_rollouts
 from tests.runs.test_rollouts import CASES
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from mempo.engine.model import save_policy
-from mempo.runs.files import read_lines
+from mempo.storage.files import read_lines
 from tests.evaluate.openai_stub import VLLM, Stub, stub_server
 from tests.tiny import make_codec, tiny_llama
 

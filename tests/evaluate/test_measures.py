@@ -14,7 +14,7 @@ from mempo.rewards.outcome import outcome_score
 from mempo.rollout.interfaces import ToolErrorKind, ToolResult
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import StopReason, Trajectory
-from mempo.runs.files import dump_line
+from mempo.storage.files import dump_line
 from tests.train.fakes import CODEC, NOTED_ANSWER, NOTED_SEARCH, SEARCH, played, questions
 
 QUESTION = questions(1)[0]

@@ -16,7 +16,7 @@ from mempo.evaluate.runner import EvalSetup, evaluate
 from mempo.evaluate.saved import read_rollouts, scored_lines
 from mempo.measures import counts
 from mempo.rollout.question import Question
-from mempo.runs.rollouts import tokens_path
+from mempo.storage.rollouts import tokens_path
 from tests.train.fakes import Speaker, agent, questions, wandering
 
 SETTINGS = OutcomeSettings()

@@ -19,7 +19,7 @@ from mempo.evaluate.runner import EvalSetup
 from mempo.evaluate.store import EvalFolder, asked_of, refuse_changed_questions, weights_mark
 from mempo.rollout.interfaces import Generation, SamplerError, SamplingParams, ToolErrorKind, ToolResult
 from mempo.rollout.question import Question
-from mempo.runs.files import read_lines
+from mempo.storage.files import read_lines
 from tests.evaluate.test_runner import Even
 from tests.train.fakes import ANSWER, Speaker, agent, questions, wandering
 

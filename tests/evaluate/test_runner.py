@@ -17,7 +17,7 @@ from mempo.evaluate.runner import EvalSetup, evaluate
 from mempo.rollout.interfaces import ScoreRequest, ToolErrorKind, ToolResult
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory
-from mempo.runs.rollouts import load_rollouts
+from mempo.storage.rollouts import load_rollouts
 from tests.train.fakes import ANSWER, CODEC, Speaker, agent, questions, wandering
 
 TWO = Question("two", "this; that?", (("Paris",), ("Rome",)))

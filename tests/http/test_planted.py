@@ -19,7 +19,7 @@ import pytest
 from mempo.http.secrets import HIDDEN
 from mempo.retrieval.client import HttpRetriever, token_from_environment
 from mempo.rollout.agent import DecodingSettings, Job, rollout
-from mempo.runs.rollouts import save_rollouts
+from mempo.storage.rollouts import save_rollouts
 from mempo.tools.search import SearchSettings, SearchTool
 from tests.http.clients import CLIENTS, KEYS, ONCE
 from tests.tiny import Scripted, make_agent, make_codec

@@ -11,7 +11,7 @@ import zstandard
 
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.errors import CorpusError
-from mempo.retrieval.jsonl import is_compressed, open_bytes
+from mempo.storage.jsonl import is_compressed, open_bytes
 
 LINES = [json.dumps({"_id": f"d{i}", "title": f"T{i}", "text": "body " * (i % 50), "metadata": {}}) for i in range(500)]
 CONTENT = ("\n".join(LINES) + "\n").encode()

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from mempo.read_files import DamagedFile
 from mempo.rollout.protocol import TurnGrammar
-from mempo.runs.append import RolloutAppender, items_end, latest, mend, read_facts
-from mempo.runs.files import read_lines
-from mempo.runs.rollouts import load_rollouts, save_rollouts, tokens_path
+from mempo.storage.append import RolloutAppender, items_end, latest, mend, read_facts
+from mempo.storage.files import read_lines
+from mempo.storage.read_files import DamagedFile
+from mempo.storage.rollouts import load_rollouts, save_rollouts, tokens_path
 from tests.runs.test_rollouts import CASES, CODEC
 
 ROLLOUTS = list(CASES.values())

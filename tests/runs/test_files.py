@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mempo.runs.files import append_line, dump_line, read_lines, write_whole
-from mempo.whole import remove_whole, whole_folder
+from mempo.storage.atomic import remove_whole, whole_folder
+from mempo.storage.files import append_line, dump_line, read_lines, write_whole
 
 
 class Killed(BaseException):

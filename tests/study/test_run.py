@@ -15,7 +15,7 @@ import mempo.study.run
 import mempo.train.rl
 from mempo.cli import app
 from mempo.errors import UserError
-from mempo.runs.files import read_lines
+from mempo.storage.files import read_lines
 from mempo.study.plan import Task
 from mempo.study.record import Record
 from mempo.study.run import StudyOptions, run_study

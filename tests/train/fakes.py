@@ -20,7 +20,7 @@ from mempo.rollout.agent import Agent, Job, rollout
 from mempo.rollout.interfaces import Generation, Sampler, SamplingParams, ToolResult
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory
-from mempo.runs.folder import RunFolder
+from mempo.storage.run_folder import RunFolder
 from mempo.train.advantages import AdvantageBatch, Advantages
 from mempo.train.batch import advantages_by_turn, training_rows
 from mempo.train.rl import RlSetup

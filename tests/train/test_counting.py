@@ -25,7 +25,7 @@ from mempo.rollout.agent import DecodingSettings, Job, rollout
 from mempo.rollout.interfaces import ScoreRequest, ToolErrorKind, ToolResult
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import StopReason, Trajectory
-from mempo.runs.rollouts import load_rollouts
+from mempo.storage.rollouts import load_rollouts
 from mempo.train.advantages import Advantages, batch_advantages
 from mempo.train.batch import advantages_by_turn, training_rows
 from mempo.train.rl import train_rl, update_policy

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 
 import mempo.train.state as state
 from mempo.errors import UserError
-from mempo.runs.folder import RunFolder
+from mempo.storage.run_folder import RunFolder
 from mempo.train.state import CannotSave, Rescue, saving
 from tests.train.small import quiet, run
 

@@ -14,7 +14,7 @@ import mempo.pipeline
 from mempo.config import resolve
 from mempo.errors import UserError
 from mempo.pipeline import train
-from mempo.runs.folder import RunFolder
+from mempo.storage.run_folder import RunFolder
 from tests.train.small import assert_same_weights, metrics, quiet, run
 
 pytestmark = pytest.mark.slow

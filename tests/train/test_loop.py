@@ -16,7 +16,7 @@ from mempo.engine.model import save_policy
 from mempo.errors import UserError
 from mempo.evaluation import evaluate_model, final_model
 from mempo.pipeline import train
-from mempo.runs.files import read_lines
+from mempo.storage.files import read_lines
 from tests.tiny import make_codec, tiny_llama
 from tests.train.small import assert_same_weights, metrics, quiet, run, weights
 from tests.train.test_resume import Killed, kill_after

@@ -12,7 +12,7 @@ import mempo.engine.update
 import mempo.train.rl
 import mempo.train.score_batch
 from mempo.errors import UserError
-from mempo.runs.folder import RunFolder
+from mempo.storage.run_folder import RunFolder
 from mempo.train.state import Rescue
 from tests.train.small import assert_same_weights, quiet, run
 

@@ -12,7 +12,7 @@ import pytest
 import mempo.train.rl
 import mempo.train.sft
 from mempo.errors import UserError
-from mempo.runs.folder import RunFolder
+from mempo.storage.run_folder import RunFolder
 from tests.train.small import assert_same_weights, metrics, run
 
 pytestmark = pytest.mark.slow

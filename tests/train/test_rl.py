@@ -27,7 +27,7 @@ from mempo.rollout.interfaces import ToolErrorKind, ToolResult
 from mempo.rollout.protocol import FORMAT_RULES
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import StopReason, Trajectory, rows_of
-from mempo.runs.rollouts import load_rollouts
+from mempo.storage.rollouts import load_rollouts
 from mempo.tools.search import SearchTool
 from mempo.train.advantages import batch_advantages, row_advantages
 from mempo.train.batch import training_rows

@@ -28,7 +28,7 @@ from mempo.rollout.interfaces import Environment, HasExpert, HasTexts, ToolError
 from mempo.rollout.protocol import format_violations
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import StopReason
-from mempo.runs.files import read_lines
+from mempo.storage.files import read_lines
 from mempo.worlds.maze import DIRECTIONS, OPPOSITE, MazeWorld, Seen, maze_of, write
 from mempo.worlds.maze.layout import grow, split_of
 from mempo.worlds.maze.telling import question_text, read, told, wall

@@ -24,7 +24,7 @@ from mempo.cluster.verl_checkpoint import Checkpoint, check_shards, config_above
 from mempo.cluster.versions import require_versions
 from mempo.config import resolve
 from mempo.errors import ConfigError, UserError
-from mempo.outputs import output_folder, refuse_others
+from mempo.storage.outputs import output_folder, refuse_others
 
 KEPT = ("*.json", "*.txt", "*.model", "*.jinja")
 """Files of configuration and tokenizer. Code and pickles are left behind."""
@@ -36,7 +36,7 @@ def convert(path: Path, out: Path, config: Path | None, own_run: bool, console: 
     one and `source.json`, which says where it came from.
 
     Raises:
-        UserError: `out` holds something else (see `mempo.outputs`); no checkpoint, or one that is not whole; only
+        UserError: `out` holds something else (see `mempo.storage.outputs`); no checkpoint, or one that is not whole; only
             shards, and `own_run` is not said or verl is not installed.
     """
     checkpoint = find_checkpoint(path)

@@ -15,7 +15,7 @@ from typing import Any
 from mempo.config import Config
 from mempo.config.cluster import ClusterSettings
 from mempo.errors import ConfigError
-from mempo.model_files import context_window, text_value
+from mempo.storage.model_files import context_window, text_value
 
 AGENT_WORKERS = 8
 MAX_LORA_RANK = 512

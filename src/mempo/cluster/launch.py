@@ -28,8 +28,8 @@ from mempo.errors import UserError
 from mempo.pipeline import fingerprints
 from mempo.prompt_date import with_saved_date, with_todays_date
 from mempo.rollout.render import Renderer
-from mempo.runs.files import write_whole
-from mempo.runs.folder import RunFolder
+from mempo.storage.files import write_whole
+from mempo.storage.run_folder import RunFolder
 
 MAY_CHANGE = (
     *("micro_batch_tokens", "score_batch_tokens", "gpu_memory_fraction", "agent_workers", "offload_parameters"),

@@ -19,8 +19,8 @@ from mempo.cluster.verl_keys import listed_keys
 from mempo.cluster.versions import VERL, installed, version_problems
 from mempo.config import Config
 from mempo.errors import UserError
-from mempo.model_files import model_folder
 from mempo.retrieval.client import HttpRetriever, token_from_environment
+from mempo.storage.model_files import model_folder
 
 _ASK_VERL = f"from verl.trainer.ppo.v1 import get_trainer_cls; print(get_trainer_cls({TRAINER!r}).__module__)"
 

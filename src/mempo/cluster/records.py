@@ -17,8 +17,8 @@ from mempo.rollout.protocol import TurnGrammar
 from mempo.rollout.question import Question
 from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import StopReason, Trajectory
-from mempo.runs.files import dump_line
-from mempo.runs.rollouts import Sidecar, rollout_line, trajectory_of
+from mempo.storage.files import dump_line
+from mempo.storage.rollouts import Sidecar, rollout_line, trajectory_of
 
 
 def encode_rollout(trajectory: Trajectory) -> bytes:

@@ -13,7 +13,7 @@ from mempo.engine.model import load_codec, model_window
 from mempo.rollout.agent import Agent, DecodingSettings
 from mempo.rollout.interfaces import World
 from mempo.rollout.tokenizer import Codec
-from mempo.runs.folder import RunFolder
+from mempo.storage.run_folder import RunFolder
 from mempo.train.score_batch import Scoring
 from mempo.worlds.registry import make_world
 

@@ -26,10 +26,10 @@ from mempo.config import Config
 from mempo.demos import Demo
 from mempo.engine.model import load_codec
 from mempo.errors import UserError
-from mempo.outputs import output_folder, refuse_others
 from mempo.rollout.protocol import closing, opening
 from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import Row, Turn
+from mempo.storage.outputs import output_folder, refuse_others
 from mempo.train.batch import take
 
 ROWS, CHAT, SETTINGS = "train.parquet", "demonstrations.jsonl", "verl-sft.yaml"
@@ -41,7 +41,7 @@ def write_sft_data(config: Config, out: Path, console: Console, force: bool = Fa
     """Let the expert play the training questions and write all files into `out`, whole or not at all.
 
     Raises:
-        UserError: `out` holds something else (see `mempo.outputs`), no model is named whose tokenizer the rows could
+        UserError: `out` holds something else (see `mempo.storage.outputs`), no model is named whose tokenizer the rows could
             use, settings that verl's SFT trainer has no like of, fewer rows than a batch.
     """
     mark = hashlib.sha256(config.model_dump_json().encode("utf-8", "surrogatepass")).hexdigest()[:8]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mempo.rollout.trajectory import Row
-from mempo.whole import whole_file
+from mempo.storage.atomic import whole_file
 
 SCHEMA = pa.schema([("input_ids", pa.list_(pa.int32())), ("loss_mask", pa.list_(pa.int8()))])
 """A row's ids, and 1 where the id was written by the expert: what comes before it predicts it."""

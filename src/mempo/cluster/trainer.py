@@ -38,7 +38,7 @@ from mempo.cold_start import checked_probe
 from mempo.engine.update import TrainRow
 from mempo.errors import UserError
 from mempo.measures import known
-from mempo.runs.rollouts import save_rollouts
+from mempo.storage.rollouts import save_rollouts
 from mempo.train.advantages import batch_advantages
 from mempo.train.batch import advantages_by_turn, training_rows
 from mempo.train.fading import silence_logged

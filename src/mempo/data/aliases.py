@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from mempo.data.errors import QuestionFileError
-from mempo.retrieval.jsonl import is_blank, open_bytes, parse_object, valid_text
 from mempo.rollout.question import Question
+from mempo.storage.jsonl import is_blank, open_bytes, parse_object, valid_text
 
 NAMES = ("id_aliases.json", "id_aliases.jsonl", "id_aliases.json.gz", "id_aliases.jsonl.gz")
 _ID = "answer_id"

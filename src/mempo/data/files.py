@@ -12,7 +12,7 @@ from typing import Any
 from mempo.data import forms
 from mempo.data.errors import QuestionFileError
 from mempo.data.rows import ANSWER_KEYS, ID_KEYS
-from mempo.retrieval.jsonl import is_blank, json_name, open_bytes, parse_object
+from mempo.storage.jsonl import is_blank, json_name, open_bytes, parse_object
 
 _PARQUET_MAGIC = b"PAR1"
 _BOM = b"\xef\xbb\xbf"

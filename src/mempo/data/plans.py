@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mempo.retrieval.jsonl import ID_KEYS, json_name, valid_text
 from mempo.rollout.question import Question
+from mempo.storage.jsonl import ID_KEYS, json_name, valid_text
 
 PLAN_KEYS = ("queries", "finds", "says", "actions", "documents")
 """What `Question.meta` holds of it, each `[objectives][hops]` but `says`, which is `[objectives]`."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mempo.data.written import read_written
-from mempo.retrieval.jsonl import json_name, valid_text
 from mempo.rollout.question import Gold, Question, as_gold
+from mempo.storage.jsonl import json_name, valid_text
 
 ID_KEYS = ("qid", "id", "idx", "query_id", "_id")
 ANSWER_KEYS = ("golden_answers", "answer", "answers", "gt", "ground_truth", "aug_answer")

@@ -22,7 +22,7 @@ from mempo.config.engine import LoraSettings
 from mempo.engine.lora_merge import NAME, adapted_weights, refuse_unmergeable
 from mempo.engine.policy import Adapter, Policy
 from mempo.errors import UserError, nearest
-from mempo.model_files import partial_load, said
+from mempo.storage.model_files import partial_load, said
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _SUFFIX, _PREFIX = f".{NAME}.weight", "base_model.model."

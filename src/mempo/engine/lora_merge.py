@@ -16,7 +16,7 @@ from torch.func import functional_call
 from transformers import PreTrainedModel
 
 from mempo.errors import UserError
-from mempo.model_files import said
+from mempo.storage.model_files import said
 
 NAME = "default"
 """Of the adapter, inside peft."""

@@ -17,7 +17,8 @@ from mempo.engine.lora import is_adapter_folder, load_adapter, merged_weights, s
 from mempo.engine.policy import Policy
 from mempo.engine.training_cache import backbone_hidden, hidden_behind
 from mempo.errors import UserError
-from mempo.model_files import (
+from mempo.rollout.tokenizer import Codec
+from mempo.storage.model_files import (
     check_weights,
     context_window,
     model_folder,
@@ -25,8 +26,7 @@ from mempo.model_files import (
     refuse_missing,
     said,
 )
-from mempo.model_loading import folder_codec, load_whole
-from mempo.rollout.tokenizer import Codec
+from mempo.storage.model_loading import folder_codec, load_whole
 
 transformers_logging.disable_progress_bar()  # checkpoints are written while our own bar is shown
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from mempo.model_files import context_window
 from mempo.rollout.tokenizer import Codec
+from mempo.storage.model_files import context_window
 
 
 @dataclass(frozen=True)

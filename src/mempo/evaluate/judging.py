@@ -14,7 +14,7 @@ from rich.console import Console
 
 from mempo.measures import counts
 from mempo.rollout.question import as_gold
-from mempo.runs.files import append_line
+from mempo.storage.files import append_line
 
 _AT_ONCE = 64
 

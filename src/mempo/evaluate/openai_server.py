@@ -14,9 +14,9 @@ from mempo.errors import UserError
 from mempo.evaluate.openai_capabilities import PROBE_TEXT, Capabilities, find_model, probe, with_seeds
 from mempo.evaluate.openai_client import OpenAIClient
 from mempo.evaluate.openai_sampler import OpenAISampler
-from mempo.model_files import model_folder
-from mempo.model_loading import folder_codec
 from mempo.rollout.tokenizer import Codec
+from mempo.storage.model_files import model_folder
+from mempo.storage.model_loading import folder_codec
 
 BYTES = "bytes"
 

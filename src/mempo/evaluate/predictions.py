@@ -13,8 +13,8 @@ from typing import Any
 from mempo.data.written import read_written
 from mempo.errors import UserError
 from mempo.evaluate.summary import AVERAGED, KEYS
-from mempo.retrieval.jsonl import is_blank, json_name
 from mempo.rollout.trajectory import StopReason
+from mempo.storage.jsonl import is_blank, json_name
 
 _NUMBERS = frozenset({"tool_errors", *(KEYS.get(name, name) for name in AVERAGED)} - {"note_tokens"})
 _COUNTS = ("actions", "outcomes", "note_statuses", "violations")

@@ -18,13 +18,13 @@ from mempo.evaluate.runner import EvalSetup, facts_of, jobs_of, play, scored_not
 from mempo.evaluate.saved import read_beside
 from mempo.evaluate.store import EvalFolder
 from mempo.measures import counts
-from mempo.read_files import reading
 from mempo.rollout.agent import Job
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory
-from mempo.runs.append import REMEDY, Key, RolloutAppender, read_facts
-from mempo.runs.files import append_line
-from mempo.runs.rollouts import open_tokens, trajectory_of
+from mempo.storage.append import REMEDY, Key, RolloutAppender, read_facts
+from mempo.storage.files import append_line
+from mempo.storage.read_files import reading
+from mempo.storage.rollouts import open_tokens, trajectory_of
 
 _NOTES_AT_ONCE = 64
 _QUIET_S = 10.0

@@ -24,7 +24,7 @@ from mempo.rollout.agent import Agent, Job, at_once, rollout
 from mempo.rollout.interfaces import CohortSampler, Sampler, Scorer
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import StopReason, Trajectory
-from mempo.runs.rollouts import save_rollouts
+from mempo.storage.rollouts import save_rollouts
 
 
 def greedy_note(settings: EvalSettings) -> list[str]:

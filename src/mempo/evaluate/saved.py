@@ -14,9 +14,9 @@ from typing_extensions import TypedDict
 from mempo.config.rewards import OutcomeSettings
 from mempo.evaluate.predictions import read_predictions
 from mempo.evaluate.rescore import filled, rescored
-from mempo.read_files import exists, read_lines, reading
-from mempo.runs.append import REMEDY, Key, latest, read_facts
-from mempo.runs.rollouts import tokens_path
+from mempo.storage.append import REMEDY, Key, latest, read_facts
+from mempo.storage.read_files import exists, read_lines, reading
+from mempo.storage.rollouts import tokens_path
 
 
 class Remark(TypedDict):

@@ -35,12 +35,12 @@ from mempo.config.yaml_text import dump_yaml
 from mempo.errors import UserError
 from mempo.evaluate.compare import Asked
 from mempo.evaluate.saved import read_rollouts
-from mempo.read_files import PUT_BACK, RECORD, exists, read_json, read_yaml
 from mempo.rollout.question import Question
-from mempo.runs.append import Key
-from mempo.runs.files import write_whole
-from mempo.runs.folder import Completed, changed_keys, shortened, without
-from mempo.whole import lone_process
+from mempo.storage.append import Key
+from mempo.storage.atomic import lone_process
+from mempo.storage.files import write_whole
+from mempo.storage.read_files import PUT_BACK, RECORD, exists, read_json, read_yaml
+from mempo.storage.run_folder import Completed, changed_keys, shortened, without
 
 _OWN = ("agents.json", "identity.json", "rollouts", "evaluation.json", "tables", "server.json", "metrics.jsonl")
 """Names that an evaluation would write over, or that say that a training run is here."""

@@ -11,14 +11,14 @@ from pathlib import Path
 import bm25s
 import numpy as np
 
-from mempo.read_files import DamagedFile, reading
 from mempo.retrieval import words
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.errors import CorpusError, IndexFolderError
 from mempo.retrieval.ranked import RankedIndex, Ranking
 from mempo.retrieval.sidecar import Sidecar, new_index_folder, read_sidecar, write_sidecar
 from mempo.retrieval.types import Document
-from mempo.whole import one_writer
+from mempo.storage.atomic import one_writer
+from mempo.storage.read_files import DamagedFile, reading
 
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG when imported
 

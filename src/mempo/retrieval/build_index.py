@@ -15,7 +15,7 @@ from mempo.retrieval.encoder_folder import encoder_folder, resolved_encoder
 from mempo.retrieval.ranked import RankedIndex
 from mempo.retrieval.sidecar import refuse_other_index, refuse_out_dir
 from mempo.retrieval.tantivy_index import TantivyIndex, TantivySettings
-from mempo.whole import remove_whole
+from mempo.storage.atomic import remove_whole
 
 Report = Callable[[str, int, int], None]
 

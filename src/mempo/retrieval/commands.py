@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from mempo.stopping import stoppable
+from mempo.storage.stopping import stoppable
 
 index_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Build an index of a corpus, or describe one."

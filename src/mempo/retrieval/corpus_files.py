@@ -12,10 +12,10 @@ import numpy as np
 from pydantic import ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from mempo.read_files import RECORD, DamagedFile, exists, read_json
 from mempo.retrieval.errors import CorpusError
 from mempo.retrieval.scan import Lookups, sha256_of
-from mempo.whole import whole_file
+from mempo.storage.atomic import whole_file
+from mempo.storage.read_files import RECORD, DamagedFile, exists, read_json
 
 SIDECAR_NAME = "corpus.json"
 FORMAT = 1

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mempo.retrieval.errors import CorpusError
-from mempo.retrieval.jsonl import ID_KEYS, is_compressed, open_bytes, valid_text
 from mempo.retrieval.rows import COLUMNS, TEXT_KEYS
+from mempo.storage.jsonl import ID_KEYS, is_compressed, open_bytes, valid_text
 
 _PARQUET_MAGIC = b"PAR1"
 _BOM = b"\xef\xbb\xbf"

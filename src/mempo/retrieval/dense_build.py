@@ -19,7 +19,7 @@ from mempo.retrieval.encoder_folder import encoder_folder, weights_bytes
 from mempo.retrieval.faiss_ready import check_file, refuse_unless_fits
 from mempo.retrieval.memory_need import MemoryNeed, free_bytes
 from mempo.retrieval.sidecar import Sidecar, new_index_folder, refuse_out_dir, write_sidecar
-from mempo.whole import one_writer
+from mempo.storage.atomic import one_writer
 
 if TYPE_CHECKING:
     from mempo.retrieval.encoder import Encoder

@@ -17,7 +17,7 @@ from mempo.errors import UserError
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.encoder_folder import passage_text
 from mempo.retrieval.errors import IndexFolderError
-from mempo.whole import one_writer, whole_file
+from mempo.storage.atomic import one_writer, whole_file
 
 if TYPE_CHECKING:
     from mempo.retrieval.encoder import Encoder

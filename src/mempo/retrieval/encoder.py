@@ -14,8 +14,8 @@ from transformers.utils import logging as transformers_logging
 
 from mempo.config.retrieval import EncoderSettings, Pooling
 from mempo.errors import UserError
-from mempo.model_loading import load_tokenizer, load_whole
 from mempo.retrieval.encoder_folder import encoder_folder, resolved_encoder, weights_sha256
+from mempo.storage.model_loading import load_tokenizer, load_whole
 
 transformers_logging.disable_progress_bar()  # loading takes a second, and our own bar may be shown
 

@@ -15,7 +15,7 @@ from mempo.retrieval.errors import IndexFolderError
 from mempo.retrieval.ranked import RankedIndex, Ranking
 from mempo.retrieval.sidecar import Sidecar, new_index_folder, read_sidecar, write_sidecar
 from mempo.retrieval.tantivy_index import TantivyIndex, TantivySettings
-from mempo.whole import one_writer
+from mempo.storage.atomic import one_writer
 
 if TYPE_CHECKING:
     from mempo.retrieval.dense_build import Prepared

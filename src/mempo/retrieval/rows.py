@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mempo.retrieval.jsonl import ID_KEYS, json_name, valid_text
 from mempo.retrieval.types import Document
+from mempo.storage.jsonl import ID_KEYS, json_name, valid_text
 
 TEXT_KEYS = ("contents", "text", "passage", "body")
 COLUMNS = frozenset({*ID_KEYS, *TEXT_KEYS, "title", "url"})

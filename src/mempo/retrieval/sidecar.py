@@ -12,10 +12,10 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from mempo.outputs import output_folder, refuse_others
-from mempo.read_files import RECORD, DamagedFile, exists, read_json
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.errors import IndexFolderError
+from mempo.storage.outputs import output_folder, refuse_others
+from mempo.storage.read_files import RECORD, DamagedFile, exists, read_json
 
 NAME = "index.json"
 _NAMES = (NAME, "corpus.json", "corpus.jsonl", "corpus.offsets.npy", "corpus.ids.npy", "corpus.urls.npy")
@@ -94,7 +94,7 @@ def read_sidecar(folder: Path) -> Sidecar:
 @contextmanager
 def new_index_folder(out_dir: Path, corpus: Corpus) -> Iterator[Path]:
     """Yields the folder to write an index into, the corpus's look-ups already there; files of others in `out_dir` stay
-    there (see `mempo.outputs`).
+    there (see `mempo.storage.outputs`).
 
     Raises IndexFolderError as `refuse_out_dir` does.
     """

@@ -14,7 +14,7 @@ from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.errors import CorpusError, IndexFolderError
 from mempo.retrieval.ranked import RankedIndex, Ranking
 from mempo.retrieval.sidecar import Sidecar, new_index_folder, read_sidecar, write_sidecar
-from mempo.whole import one_writer
+from mempo.storage.atomic import one_writer
 
 _FOLDER = "tantivy"
 _ANALYZER = "ready_words"

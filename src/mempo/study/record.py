@@ -12,8 +12,8 @@ import torch
 
 import mempo
 from mempo.rollout.question import as_gold, objectives_of
-from mempo.runs.files import append_line, read_lines
-from mempo.runs.folder import RunFolder
+from mempo.storage.files import append_line, read_lines
+from mempo.storage.run_folder import RunFolder
 from mempo.study.code import code_digest
 from mempo.study.plan import Task
 from mempo.text import answers_given

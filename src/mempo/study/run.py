@@ -11,7 +11,8 @@ from pathlib import Path
 from rich.console import Console
 
 from mempo.errors import UserError
-from mempo.runs.files import write_whole
+from mempo.storage.atomic import lone_process
+from mempo.storage.files import write_whole
 from mempo.study.compare import cpu_seconds, sections
 from mempo.study.figures import save_figures
 from mempo.study.plan import Task, plan
@@ -20,7 +21,6 @@ from mempo.study.record import RESULTS, Record, add_record, read_records
 from mempo.study.settings import Study, read_study
 from mempo.study.table import markdown, on_screen
 from mempo.study.work import Failure, work
-from mempo.whole import lone_process
 
 
 @dataclass(frozen=True)

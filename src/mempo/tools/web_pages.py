@@ -13,9 +13,9 @@ from mempo.http.errors import HttpError
 from mempo.http.secrets import key_of
 from mempo.http.threads import wait_for
 from mempo.http.transport import Resolver
-from mempo.retrieval.jsonl import valid_text
 from mempo.retrieval.types import Document
 from mempo.rollout.plugins import call_own, load_own
+from mempo.storage.jsonl import valid_text
 from mempo.tools.retrying import BadCall
 from mempo.tools.web_address import check_host, checked_url, public_addresses
 from mempo.tools.web_fetch import Fetcher

@@ -11,9 +11,9 @@ from mempo.errors import ConfigError
 from mempo.http.client import HttpClient
 from mempo.http.errors import HttpError
 from mempo.http.secrets import required_key
-from mempo.retrieval.jsonl import valid_text
 from mempo.retrieval.types import Document, Hit
 from mempo.rollout.plugins import call_own, load_own
+from mempo.storage.jsonl import valid_text
 from mempo.tools.retrying import BadCall
 
 _REFUSED_QUERY = frozenset({400, 413, 414, 422})

@@ -25,8 +25,8 @@ from mempo.rewards.outcome import CustomScore
 from mempo.rollout.agent import Agent, run_rollouts
 from mempo.rollout.interfaces import Sampler, Scorer
 from mempo.rollout.question import Question
-from mempo.runs.folder import RunFolder
-from mempo.runs.rollouts import save_rollouts
+from mempo.storage.rollouts import save_rollouts
+from mempo.storage.run_folder import RunFolder
 from mempo.train.advantages import AdvantageFunction, batch_advantages
 from mempo.train.batch import advantages_by_turn, rollout_jobs, training_rows
 from mempo.train.progress import StageProgress

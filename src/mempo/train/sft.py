@@ -17,7 +17,7 @@ from mempo.errors import ConfigError
 from mempo.rewards.probe import build_probe
 from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import Row, Segment, rows_of
-from mempo.runs.folder import RunFolder
+from mempo.storage.run_folder import RunFolder
 from mempo.train.batch import take
 from mempo.train.progress import StageProgress
 from mempo.train.state import Rescue, last_checkpoint, load_optimizer_state, save_state

@@ -24,9 +24,9 @@ from mempo.engine.model import save_trained
 from mempo.engine.optimizer import AnyOptimizer, load_optimizer, save_optimizer
 from mempo.engine.policy import Policy
 from mempo.errors import UserError
-from mempo.read_files import DamagedFile, read_json, reason
-from mempo.runs.folder import Checkpoint, RunFolder
-from mempo.stopping import not_while, stop_if_asked
+from mempo.storage.read_files import DamagedFile, read_json, reason
+from mempo.storage.run_folder import Checkpoint, RunFolder
+from mempo.storage.stopping import not_while, stop_if_asked
 
 
 def save_state(

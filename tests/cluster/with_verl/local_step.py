@@ -14,7 +14,7 @@ from mempo.engine.update import Updater
 from mempo.rollout.protocol import TurnGrammar
 from mempo.rollout.question import Question, as_gold
 from mempo.rollout.trajectory import Trajectory
-from mempo.runs.rollouts import load_rollouts
+from mempo.storage.rollouts import load_rollouts
 from mempo.train.advantages import batch_advantages
 from mempo.train.batch import advantages_by_turn, training_rows
 from mempo.train.rl import update_policy

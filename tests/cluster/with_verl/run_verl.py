@@ -15,7 +15,7 @@ from rich.console import Console
 from mempo.cluster.launch import launch
 from mempo.config import Resolved, resolve
 from mempo.engine.model import save_policy
-from mempo.runs.folder import RunFolder
+from mempo.storage.run_folder import RunFolder
 from tests import tiny
 from tests.cluster.with_verl.cpu_node import NAME
 

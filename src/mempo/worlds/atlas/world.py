@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mempo.outputs import output_files
 from mempo.retrieval.corpus import Document
 from mempo.rollout.question import Question
+from mempo.storage.outputs import output_files
 from mempo.worlds.atlas.documents import Rendering, check_rendering, documents
 from mempo.worlds.atlas.facts import AtlasError
 from mempo.worlds.atlas.objectives import FORMS, Form
@@ -78,7 +78,7 @@ def write(
     force: bool = False,
 ) -> Mapping[str, int]:
     """Write `corpus.jsonl`, `train.jsonl` and `test.jsonl`; returns the number of lines of each. What is there already
-    is treated as `mempo.outputs` says.
+    is treated as `mempo.storage.outputs` says.
 
     Corpus rows are `{"id", "contents": "\\"Title\\"\\nbody", "url"}`, question rows
     `{"id", "question", "answer", "meta"}`; the answer is a list of aliases, or a list of such lists for several

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from mempo.config.train import ExpertSettings
 from mempo.errors import UserError
-from mempo.outputs import output_files
 from mempo.rollout.interfaces import DocumentLike, Tool
 from mempo.rollout.question import Question
+from mempo.storage.outputs import output_files
 from mempo.worlds.made_by import made_by_world
 from mempo.worlds.maze.explorer import MazeExpert
 from mempo.worlds.maze.layout import DIRECTIONS, Layout, grow, split_of
@@ -157,7 +157,7 @@ def write(
     force: bool = False,
 ) -> dict[str, int]:
     """Write `train.jsonl` and `test.jsonl`, rows `{"id", "question", "answer", "probe", "meta"}`; returns the number of
-    lines of each. What is there already is treated as `mempo.outputs` says.
+    lines of each. What is there already is treated as `mempo.storage.outputs` says.
 
     Raises:
         MazeError: as `MazeWorld.questions`; UserError: files that may not be written over. Nothing is written then.

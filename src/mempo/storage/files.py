@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mempo.read_files import read_lines as read_lines
-from mempo.whole import whole_file
+from mempo.storage.atomic import whole_file
+from mempo.storage.read_files import read_lines as read_lines
 
 
 def write_whole(path: Path, data: str | bytes) -> None:

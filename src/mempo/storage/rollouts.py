@@ -18,7 +18,7 @@ import numpy as np
 from mempo.rollout.protocol import TurnGrammar, parse_turn
 from mempo.rollout.tokenizer import Codec, common_prefix
 from mempo.rollout.trajectory import GenerationStop, Observation, ObservationPart, StopReason, Trajectory, Turn
-from mempo.runs.files import dump_line, read_lines, write_whole
+from mempo.storage.files import dump_line, read_lines, write_whole
 
 Advantages = Mapping[int, Sequence[float]]  # {turn: [generated tokens]}
 

@@ -27,9 +27,9 @@ from typing_extensions import TypedDict
 
 from mempo.config.yaml_text import dump_yaml
 from mempo.errors import UserError
-from mempo.read_files import PUT_BACK, exists, read_json, read_yaml
-from mempo.runs.files import append_line, dump_line, read_lines, write_whole
-from mempo.whole import lone_process, remove_whole, whole_folder
+from mempo.storage.atomic import lone_process, remove_whole, whole_folder
+from mempo.storage.files import append_line, dump_line, read_lines, write_whole
+from mempo.storage.read_files import PUT_BACK, exists, read_json, read_yaml
 
 Completed = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 _SHOWN, _SHOWN_CHARS = 12, 90

@@ -11,8 +11,8 @@ from transformers import AutoTokenizer
 from transformers.utils import logging
 
 from mempo.errors import UserError
-from mempo.model_files import check_weights, partial_load, read_config, reply_ends, said
 from mempo.rollout.tokenizer import Codec
+from mempo.storage.model_files import check_weights, partial_load, read_config, reply_ends, said
 
 
 def load_tokenizer(folder: Path, what: str = "model") -> Any:

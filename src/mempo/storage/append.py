@@ -17,10 +17,10 @@ from typing import Any, BinaryIO, NotRequired
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from mempo.read_files import DamagedFile, exists, parse_line, reading, refuse_foreign_end
 from mempo.rollout.trajectory import Trajectory
-from mempo.runs.files import dump_line
-from mempo.runs.rollouts import Sidecar, rollout_line, tokens_path
+from mempo.storage.files import dump_line
+from mempo.storage.read_files import DamagedFile, exists, parse_line, reading, refuse_foreign_end
+from mempo.storage.rollouts import Sidecar, rollout_line, tokens_path
 
 Key = tuple[str, int]
 """Question id and rollout number: what a rollout is known by within its file."""

@@ -23,8 +23,8 @@ from pydantic import AfterValidator, TypeAdapter
 from typing_extensions import TypedDict
 
 from mempo.errors import UserError
-from mempo.read_files import exists, read_json
-from mempo.whole import temporary_folder, whole_file, whole_folder
+from mempo.storage.atomic import temporary_folder, whole_file, whole_folder
+from mempo.storage.read_files import exists, read_json
 
 RECORD = ".mempo.json"
 _SHOWN = 5

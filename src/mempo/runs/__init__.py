@@ -1,1 +1,0 @@
-"""The run folder: everything a run leaves behind, and everything needed to go on."""
