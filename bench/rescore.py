@@ -24,9 +24,9 @@ from mempo.config.rewards import OutcomeSettings
 from mempo.evaluate.compare import Entry, compare
 from mempo.evaluate.rescore import measures_of, scorers_of
 from mempo.evaluate.saved import collector_at_rest, scored_lines
+from mempo.rewards.answer_match import normalize
 from mempo.storage.files import dump_line
 from mempo.storage.rollouts import tokens_path
-from mempo.text import normalize
 
 WORDS = [
     "north",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from mempo.rewards.answer_match import exact_match
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory
-from mempo.text import exact_match
 
 PRICE = 0.05
 

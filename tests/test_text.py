@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mempo.text import answer_tokens, exact_match, f1, normalize, sub_em
+from mempo.rewards.answer_match import answer_tokens, exact_match, f1, normalize, sub_em
 
 
 @pytest.mark.parametrize(

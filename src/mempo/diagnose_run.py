@@ -21,7 +21,7 @@ from mempo.engine.model import load_codec, load_policy
 from mempo.engine.scoring import LocalScorer
 from mempo.errors import UserError, counted
 from mempo.evaluation import final_model
-from mempo.measures import counts
+from mempo.rewards.rollout_metrics import counts
 from mempo.rollout.interfaces import Environment
 from mempo.rollout.protocol import ACTION_TAGS, TurnGrammar
 from mempo.rollout.tokenizer import Codec

@@ -10,14 +10,14 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mempo.measures import mean
+from mempo.rewards.answer_match import says_one_of
 from mempo.rewards.outcome import outcome_score
+from mempo.rewards.rollout_metrics import mean
 from mempo.rollout.agent import DecodingSettings, Job, run_rollouts
 from mempo.rollout.protocol import closing, opening
 from mempo.rollout.question import Question
 from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import Trajectory
-from mempo.text import says_one_of
 from mempo.train.batch import take
 from mempo.train.rl import RlSettings, RlSetup
 

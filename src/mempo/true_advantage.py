@@ -31,6 +31,7 @@ from mempo.engine.shared_prefix import SharedForward
 from mempo.errors import UserError
 from mempo.evaluate.runner import EvalSettings, play
 from mempo.evaluation import final_model
+from mempo.rewards.answer_match import answers_given
 from mempo.rollout.agent import Agent, Beginning, DecodingSettings, Job, at_once, noise_seed, read_turn
 from mempo.rollout.interfaces import CohortSampler, Generation, Sampler, SamplerError, SamplingParams, Scorer
 from mempo.rollout.protocol import closing, format_violations
@@ -39,7 +40,6 @@ from mempo.rollout.trajectory import Trajectory, Turn
 from mempo.start import start_model
 from mempo.storage.files import write_whole
 from mempo.storage.run_folder import RunFolder
-from mempo.text import answers_given
 from mempo.train.batch import take
 from mempo.train.score_batch import Scoring
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mempo.diagnose.words import facts_of, seen_in, squeezed, words_of
-from mempo.text import says_one_of
+from mempo.rewards.answer_match import says_one_of
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mempo.config.rewards import OutcomeSettings
-from mempo.measures import aggregate, mean, rollout_facts
 from mempo.rewards.memory import NoteScore
 from mempo.rewards.outcome import outcome_score
+from mempo.rewards.rollout_metrics import aggregate, mean, rollout_facts
 from mempo.rollout.interfaces import ToolErrorKind, ToolResult
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import StopReason, Trajectory

@@ -14,7 +14,7 @@ from mempo.errors import UserError
 from mempo.evaluate.rescore import filled, measures_of, rescored, scorers_of
 from mempo.evaluate.runner import EvalSetup, evaluate
 from mempo.evaluate.saved import read_rollouts, scored_lines
-from mempo.measures import counts
+from mempo.rewards.rollout_metrics import counts
 from mempo.rollout.question import Question
 from mempo.storage.rollouts import tokens_path
 from tests.train.fakes import Speaker, agent, questions, wandering

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mempo.rewards.answer_match import answers_given
 from mempo.study.record import MOST_POINTS, curve_of
-from mempo.text import answers_given
 
 
 @pytest.mark.parametrize(

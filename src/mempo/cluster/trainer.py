@@ -37,7 +37,7 @@ from mempo.cluster.versions import require_versions
 from mempo.cold_start import checked_probe
 from mempo.engine.update import TrainRow
 from mempo.errors import UserError
-from mempo.measures import known
+from mempo.rewards.rollout_metrics import known
 from mempo.storage.rollouts import save_rollouts
 from mempo.train.advantages import batch_advantages
 from mempo.train.batch import advantages_by_turn, training_rows

@@ -26,7 +26,7 @@ class OutcomeSettings(Settings):
     """Splits the answer when the question has several objectives; never used with one. Its full-width form (；)
     splits too."""
     normalization: Normalization = "default"
-    """How answers are compared: `default` or `search-r1` (see `mempo.text`)."""
+    """How answers are compared: `default` or `search-r1` (see `mempo.rewards.answer_match`)."""
 
     @field_validator("score")
     @classmethod

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from mempo.config.rewards import MemorySettings, ProbeSettings
 from mempo.diagnose.numbers import mean, std
 from mempo.diagnose.records import Batch, RolloutRecord, TurnRecord
+from mempo.rewards.answer_match import says_one_of
 from mempo.rewards.memory import probe_request
 from mempo.rewards.note_contexts import full_context, note_context
 from mempo.rewards.note_reward import Evidence, note_reward
@@ -28,7 +29,6 @@ from mempo.rollout.interfaces import Scorer, ScoreRequest
 from mempo.rollout.question import Question
 from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import Trajectory
-from mempo.text import says_one_of
 
 CONTEXTS = ("note", "other", "empty", "history")
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from mempo.diagnose.numbers import mean, ratio
 from mempo.diagnose.records import Batch, RolloutRecord, TurnRecord
 from mempo.diagnose.words import facts_of, seen_in
-from mempo.text import says_one_of
+from mempo.rewards.answer_match import says_one_of
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mempo.measures import mean
+from mempo.rewards.rollout_metrics import mean
 
 __all__ = ["correlation_within", "finite", "mean", "ratio", "std"]
 

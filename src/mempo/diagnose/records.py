@@ -11,7 +11,7 @@ from typing import Any
 
 from mempo.config.rewards import MemorySettings
 from mempo.config.train import CreditSettings
-from mempo.measures import counts, unscored
+from mempo.rewards.rollout_metrics import counts, unscored
 from mempo.rollout.question import objectives_of
 from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import GenerationStop, Trajectory, Turn

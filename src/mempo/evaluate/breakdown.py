@@ -8,7 +8,7 @@ from typing import Any
 from mempo.evaluate.compare import Entry, Report, compare
 from mempo.evaluate.stats import mean_of
 from mempo.evaluate.summary import means_of, scored_questions
-from mempo.measures import unscored
+from mempo.rewards.rollout_metrics import unscored
 from mempo.rollout.question import Question
 
 KEYS = ("data_source", "type", "level")

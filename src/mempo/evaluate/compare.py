@@ -18,7 +18,7 @@ from mempo.evaluate.summary import (
     scored_questions,
 )
 from mempo.evaluate.variants import SUMMED
-from mempo.measures import unscored
+from mempo.rewards.rollout_metrics import unscored
 
 Form = Literal["percent", "number", "whole"]
 

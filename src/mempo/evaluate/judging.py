@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from mempo.measures import counts
+from mempo.rewards.rollout_metrics import counts
 from mempo.rollout.question import as_gold
 from mempo.storage.files import append_line
 

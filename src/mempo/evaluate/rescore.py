@@ -10,13 +10,13 @@ from mempo.config.rewards import SCORES, OutcomeSettings
 from mempo.errors import UserError, nearest
 from mempo.evaluate.costs import costs, steps_of_line
 from mempo.evaluate.variants import MEASURES, variant_scores
-from mempo.measures import answer_facts
 from mempo.rewards.outcome import matchable, score_answer
+from mempo.rewards.rollout_metrics import answer_facts
 from mempo.rollout.question import Question, as_gold
 from mempo.rollout.trajectory import StopReason
 
 SCORERS = ("default", *MEASURES)
-"""`default` is this library's own (`mempo.text`), with the settings of `reward.*`; the others are `VARIANTS`."""
+"""`default` is this library's own (`mempo.rewards.answer_match`), with the settings of `reward.*`; the others are `VARIANTS`."""
 
 
 def scorers_of(names: str) -> tuple[str, ...]:

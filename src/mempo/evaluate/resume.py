@@ -17,7 +17,7 @@ from mempo.evaluate.loops import run_loop
 from mempo.evaluate.runner import EvalSetup, facts_of, jobs_of, play, scored_notes
 from mempo.evaluate.saved import read_beside
 from mempo.evaluate.store import EvalFolder
-from mempo.measures import counts
+from mempo.rewards.rollout_metrics import counts
 from mempo.rollout.agent import Job
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory

@@ -16,10 +16,10 @@ from mempo.errors import UserError, counted
 from mempo.evaluate.breakdown import groups_of
 from mempo.evaluate.costs import costs, steps_of
 from mempo.evaluate.summary import by_objectives, summarise
-from mempo.measures import counts, rollout_facts
 from mempo.rewards.memory import score_notes
 from mempo.rewards.note_reward import NoteScore
 from mempo.rewards.outcome import CustomScore, outcome_score
+from mempo.rewards.rollout_metrics import counts, rollout_facts
 from mempo.rollout.agent import Agent, Job, at_once, rollout
 from mempo.rollout.interfaces import CohortSampler, Sampler, Scorer
 from mempo.rollout.question import Question

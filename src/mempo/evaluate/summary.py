@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mempo.evaluate.stats import mean_of, pass_at_k, question_means
-from mempo.measures import aggregate, counts, mean, unscored
+from mempo.rewards.rollout_metrics import aggregate, counts, mean, unscored
 from mempo.rollout.trajectory import StopReason
 
 Line = Mapping[str, Any]

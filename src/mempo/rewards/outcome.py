@@ -19,11 +19,11 @@ from typing import Any
 
 from mempo.config.rewards import SCORES, OutcomeSettings
 from mempo.errors import UserError
+from mempo.rewards.answer_match import exact_match, match, normalize, split_spans
 from mempo.rollout.plugins import call_own
 from mempo.rollout.protocol import format_violations
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import StopReason, Trajectory
-from mempo.text import exact_match, match, normalize, split_spans
 
 CustomScore = Callable[[Question, Trajectory], float | None]
 """Own score by import path. It takes the place of the answer match; None means "cannot be scored": the rollout

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from mempo.config.rewards import MemorySettings
 from mempo.config.train import CreditSettings
+from mempo.rewards.answer_match import answers_given
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory
-from mempo.text import answers_given
 from mempo.train.advantages import AdvantageBatch, batch_advantages
 from mempo.train.pools import NoteRewards
 

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 import mempo
+from mempo.rewards.answer_match import answers_given
 from mempo.rollout.question import as_gold, objectives_of
 from mempo.storage.files import append_line, read_lines
 from mempo.storage.run_folder import RunFolder
 from mempo.study.code import code_digest
 from mempo.study.plan import Task
-from mempo.text import answers_given
 
 Record = dict[str, Any]
 RESULTS = "results.jsonl"

@@ -20,7 +20,7 @@ from typing import Literal
 
 from mempo.config.rewards import MemorySettings
 from mempo.config.train import CreditSettings
-from mempo.measures import mean
+from mempo.rewards.rollout_metrics import mean
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Row, Trajectory, Turn
 from mempo.train.fading import fade

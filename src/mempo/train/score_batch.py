@@ -13,11 +13,11 @@ from typing import Any
 from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.config.train import CreditSettings
 from mempo.errors import UserError
-from mempo.measures import aggregate, rollout_facts
 from mempo.rewards.memory import NoteScore, score_notes
 from mempo.rewards.note_reward import silent
 from mempo.rewards.outcome import CustomScore, OutcomeScore, outcome_score
 from mempo.rewards.probe import NoSignal, ProbeCodec
+from mempo.rewards.rollout_metrics import aggregate, rollout_facts
 from mempo.rollout.interfaces import Scorer
 from mempo.rollout.protocol import TurnGrammar
 from mempo.rollout.question import Question
