@@ -23,8 +23,8 @@ from timing import clock
 
 from mempo.engine.batcher import BatchingSampler
 from mempo.engine.policy import Policy
+from mempo.engine.prefix_forward import SharedForward
 from mempo.engine.sampler import generate_batch
-from mempo.engine.shared_prefix import SharedForward
 from mempo.rollout.agent import Job, run_rollouts
 from mempo.rollout.interfaces import Generation, SamplingParams
 

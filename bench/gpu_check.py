@@ -28,9 +28,9 @@ from shapes import Ids, Shape, describe, logp_old_requests, model, rollouts
 
 from mempo.config.train import OptimSettings
 from mempo.engine.policy import Policy
+from mempo.engine.prefix_forward import SharedForward
 from mempo.engine.sampler import generate_batch
-from mempo.engine.scoring import LocalScorer, score_naive
-from mempo.engine.shared_prefix import SharedForward
+from mempo.engine.scorer import LocalScorer, score_naive
 from mempo.engine.update import TrainRow, Updater
 from mempo.rollout.interfaces import SamplingParams, ScoreRequest
 from mempo.rollout.trajectory import rows_of

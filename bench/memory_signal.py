@@ -27,11 +27,11 @@ from shapes import Shape, describe, logp_old_requests, model, rollouts
 from split import SplitForward
 from timing import alternate, ratio, spread
 
-from mempo.engine.plan import floor_tokens
 from mempo.engine.policy import Policy
-from mempo.engine.radix import as_ids
-from mempo.engine.scoring import LocalScorer, wanted
-from mempo.engine.shared_prefix import SharedForward, last_target
+from mempo.engine.prefix_cache import as_ids
+from mempo.engine.prefix_forward import SharedForward, last_target
+from mempo.engine.prefix_plan import floor_tokens
+from mempo.engine.scorer import LocalScorer, wanted
 from mempo.rewards.note_contexts import BASELINES, note_context
 from mempo.rollout.interfaces import ScoreRequest
 from mempo.rollout.trajectory import Trajectory

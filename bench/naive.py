@@ -9,9 +9,9 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from mempo.config.train import LossSettings
+from mempo.engine.loss import policy_loss, token_weights
 from mempo.engine.policy import Policy
 from mempo.engine.update import TrainRow
-from mempo.loss import policy_loss, token_weights
 from mempo.rollout.interfaces import ScoreRequest
 
 Ids = Sequence[int]

@@ -24,11 +24,11 @@ from profiled import profile
 from shapes import Ids, describe, model
 from timing import alternate, ratio, spread
 
-from mempo.engine.plan import floor_tokens
 from mempo.engine.policy import Policy
-from mempo.engine.radix import as_ids
+from mempo.engine.prefix_cache import as_ids
+from mempo.engine.prefix_forward import SharedForward
+from mempo.engine.prefix_plan import floor_tokens
 from mempo.engine.sampler import generate_batch
-from mempo.engine.shared_prefix import SharedForward
 from mempo.rollout.interfaces import SamplingParams
 
 STOP = ("</search>", "</access>", "</answer>")

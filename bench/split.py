@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from timing import clock
 
-from mempo.engine.compat import Behind
-from mempo.engine.plan import PlannedRow
+from mempo.engine.kv_cache import Behind
 from mempo.engine.policy import Policy
-from mempo.engine.scoring import LocalScorer, wanted
-from mempo.engine.shared_prefix import SharedForward
+from mempo.engine.prefix_forward import SharedForward
+from mempo.engine.prefix_plan import PlannedRow
+from mempo.engine.scorer import LocalScorer, wanted
 from mempo.rollout.interfaces import ScoreRequest
 
 

@@ -34,9 +34,9 @@ from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.config.train import CreditSettings, OptimSettings, RlSettings
 from mempo.engine.batcher import BatchingSampler
 from mempo.engine.policy import Policy
+from mempo.engine.prefix_forward import SharedForward
 from mempo.engine.sampler import generate_batch
-from mempo.engine.scoring import LocalScorer
-from mempo.engine.shared_prefix import SharedForward
+from mempo.engine.scorer import LocalScorer
 from mempo.engine.token_batch import fed_tokens
 from mempo.engine.update import TrainRow, Updater
 from mempo.rollout.agent import Agent, Job, run_rollouts

@@ -22,7 +22,7 @@ from scripted import TurnShape
 from shapes import Shape, logp_old_requests, model, rollouts
 
 from mempo.engine.policy import Policy
-from mempo.engine.scoring import LocalScorer
+from mempo.engine.scorer import LocalScorer
 
 BENCH = Path(__file__).parent.parent / "bench"
 NEEDS_TRL = {"trl_grpo"}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mempo.config.train import Aggregate, KLKind, LossSettings
-from mempo.loss import clipped_surrogate, kl_estimate, policy_loss, token_weights
+from mempo.engine.loss import clipped_surrogate, kl_estimate, policy_loss, token_weights
 
 PLAIN = LossSettings()
 

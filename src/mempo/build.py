@@ -14,10 +14,10 @@ from mempo.data.objectives import compose_objectives
 from mempo.data.questions import read_questions
 from mempo.engine.batcher import BatchingSampler
 from mempo.engine.policy import Policy
+from mempo.engine.prefix_forward import SharedForward
 from mempo.engine.sampler import generate_batch
-from mempo.engine.scoring import LocalScorer
-from mempo.engine.shared_prefix import SharedForward
-from mempo.engine.vllm_engine import require_vllm
+from mempo.engine.scorer import LocalScorer
+from mempo.engine.vllm import require_vllm
 from mempo.engine.vllm_sampler import VllmSampler
 from mempo.errors import ConfigError, UserError
 from mempo.retrieval.client import HttpRetriever, token_from_environment

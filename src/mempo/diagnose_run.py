@@ -18,7 +18,7 @@ from mempo.diagnose.page import page
 from mempo.diagnose.records import Batch, batch_of, with_recomputed_credit
 from mempo.diagnose.report import Material, build_report
 from mempo.engine.model import load_codec, load_policy
-from mempo.engine.scoring import LocalScorer
+from mempo.engine.scorer import LocalScorer
 from mempo.errors import UserError, counted
 from mempo.evaluation import final_model
 from mempo.rewards.rollout_metrics import counts

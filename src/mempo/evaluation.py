@@ -18,8 +18,8 @@ from mempo.config import Config, Resolved, completed
 from mempo.config.evaluate import AgentSpec, EvalSettings, agent_specs
 from mempo.config.rollout import PromptSettings
 from mempo.engine.model import load_codec, load_policy, model_window
-from mempo.engine.scoring import LocalScorer
-from mempo.engine.shared_prefix import SharedForward
+from mempo.engine.prefix_forward import SharedForward
+from mempo.engine.scorer import LocalScorer
 from mempo.errors import UserError, counted
 from mempo.evaluate.agents import instructions
 from mempo.evaluate.breakdown import breakdown_measures, breakdowns

@@ -32,10 +32,10 @@ from mempo.config.train import ToySettings
 from mempo.engine.lora import add_lora, is_adapter_folder, merge_lora, require_peft
 from mempo.engine.model import load_codec, load_policy, model_window, pick_device, save_policy, set_update_mode
 from mempo.engine.policy import Policy
-from mempo.engine.scoring import LocalScorer
-from mempo.engine.shared_prefix import SharedForward
+from mempo.engine.prefix_forward import SharedForward
+from mempo.engine.scorer import LocalScorer
 from mempo.engine.update import Updater
-from mempo.engine.vllm_engine import require_vllm
+from mempo.engine.vllm import require_vllm
 from mempo.errors import UserError
 from mempo.evaluate.runner import EvalResult, EvalSetup, evaluate, greedy_note
 from mempo.evaluate.table import ByObjectives, evaluation_table

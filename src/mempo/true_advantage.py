@@ -26,8 +26,8 @@ from mempo.diagnose.states import State, can_go_on, choose, states_of
 from mempo.diagnose.true_table import page
 from mempo.diagnose.worth import SignalQuality, Worth, ceiling, quality, worths_in_state
 from mempo.engine.model import load_codec, load_policy
-from mempo.engine.scoring import LocalScorer
-from mempo.engine.shared_prefix import SharedForward
+from mempo.engine.prefix_forward import SharedForward
+from mempo.engine.scorer import LocalScorer
 from mempo.errors import UserError
 from mempo.evaluate.runner import EvalSettings, play
 from mempo.evaluation import final_model

@@ -13,7 +13,7 @@ import pytest
 from mempo.config.rewards import ProbeSettings
 from mempo.diagnose.control import ControlNote, ask, control, control_by_turn, spread
 from mempo.diagnose.records import Batch, batch_of
-from mempo.engine.scoring import LocalScorer, score_naive
+from mempo.engine.scorer import LocalScorer, score_naive
 from mempo.rollout.interfaces import ScoreRequest
 from mempo.rollout.trajectory import Trajectory
 from tests.runs.test_rollouts import CODEC, make

@@ -13,7 +13,7 @@ from mempo.config.train import LossSettings
 from mempo.engine.logprobs import selected_logprobs
 from mempo.engine.model import set_update_mode
 from mempo.engine.policy import Policy
-from mempo.engine.scoring import LocalScorer
+from mempo.engine.scorer import LocalScorer
 from mempo.engine.update import TrainRow, Updater
 from mempo.rollout.interfaces import ScoreRequest
 from tests.engine.test_update import LR, ROWS, make_row, optim

@@ -13,8 +13,8 @@ from mempo.config.engine import ModelSettings
 from mempo.engine import compiled
 from mempo.engine.model import load_policy, save_policy
 from mempo.engine.policy import Policy
+from mempo.engine.prefix_forward import SharedForward
 from mempo.engine.sampler import generate_batch
-from mempo.engine.shared_prefix import SharedForward
 from mempo.rollout.interfaces import SamplingParams
 from tests.tiny import make_codec, tiny_llama, tiny_model
 

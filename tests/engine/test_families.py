@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from mempo.engine.model import logprobs_at, wrap_policy
+from mempo.engine.prefix_forward import SharedForward
 from mempo.engine.sampler import generate_batch
-from mempo.engine.scoring import LocalScorer, score_naive
-from mempo.engine.shared_prefix import SharedForward
+from mempo.engine.scorer import LocalScorer, score_naive
 from mempo.errors import UserError
 from mempo.rollout.interfaces import SamplingParams, ScoreRequest
 from tests.engine.families import FAMILIES, family_model

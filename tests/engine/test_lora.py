@@ -18,7 +18,7 @@ from mempo.config.train import LossSettings, OptimSettings
 from mempo.engine.lora import add_lora, is_adapter_folder, merge_lora, require_peft
 from mempo.engine.model import load_policy, save_policy, save_trained, wrap_policy
 from mempo.engine.policy import Policy
-from mempo.engine.scoring import LocalScorer
+from mempo.engine.scorer import LocalScorer
 from mempo.engine.update import Updater
 from mempo.errors import UserError
 from mempo.rollout.interfaces import ScoreRequest

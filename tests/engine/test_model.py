@@ -17,8 +17,8 @@ from mempo.engine.model import (
     save_policy,
     wrap_policy,
 )
-from mempo.engine.plan import Target
-from mempo.engine.shared_prefix import SharedForward
+from mempo.engine.prefix_forward import SharedForward
+from mempo.engine.prefix_plan import Target
 from mempo.errors import UserError
 from tests.tiny import make_codec, tiny_llama, tiny_model
 

@@ -7,7 +7,8 @@ from itertools import pairwise, product
 
 import pytest
 
-from mempo.engine.plan import (
+from mempo.engine.prefix_cache import Ids, as_ids
+from mempo.engine.prefix_plan import (
     PASS_TOKENS,
     PAST_TOKENS,
     PlannedRow,
@@ -17,7 +18,6 @@ from mempo.engine.plan import (
     masked_cost,
     plan_rows,
 )
-from mempo.engine.radix import Ids, as_ids
 
 
 def free(past: int, new: int) -> float:

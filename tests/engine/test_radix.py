@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from mempo.engine.radix import RadixCache, Views, Whole, as_ids, common_length
+from mempo.engine.prefix_cache import RadixCache, Views, Whole, as_ids, common_length
 
 LAYERS, HEADS, WIDTH = 2, 1, 3
 

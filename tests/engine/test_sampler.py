@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from mempo.engine.choosing import sample
 from mempo.engine.policy import Policy
+from mempo.engine.prefix_forward import SharedForward
+from mempo.engine.sample_token import sample
 from mempo.engine.sampler import generate_batch
-from mempo.engine.shared_prefix import SharedForward
-from mempo.engine.stops import StopWatcher
+from mempo.engine.stop import StopWatcher
 from mempo.rollout.interfaces import Generation, SamplingParams
 from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import GenerationStop

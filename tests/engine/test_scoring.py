@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from mempo.engine.padding import micro_batches
-from mempo.engine.plan import floor_tokens
-from mempo.engine.radix import as_ids
+from mempo.engine.prefix_cache import as_ids
+from mempo.engine.prefix_forward import SharedForward
+from mempo.engine.prefix_plan import floor_tokens
 from mempo.engine.sampler import generate_batch
-from mempo.engine.scoring import LocalScorer, score_naive, wanted
-from mempo.engine.shared_prefix import SharedForward
+from mempo.engine.scorer import LocalScorer, score_naive, wanted
 from mempo.rollout.interfaces import SamplingParams, ScoreRequest
 from tests.tiny import make_codec, tiny_llama, tiny_model
 
@@ -229,7 +229,7 @@ def test_a_model_whose_cache_cannot_be_cut_is_scored_the_plain_way_and_says_so_o
 
 
 def test_a_model_that_answers_otherwise_from_kept_keys_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mempo.engine.radix.Views.copy_into", lambda self, out: out.normal_())
+    monkeypatch.setattr("mempo.engine.prefix_cache.Views.copy_into", lambda self, out: out.normal_())
     forward = SharedForward(tiny_llama(CODEC))
     with pytest.warns(UserWarning, match="cannot be cut"):
         assert not forward.can_keep

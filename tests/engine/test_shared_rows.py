@@ -13,8 +13,8 @@ import mempo.engine.update
 from mempo.config.engine import LoraSettings
 from mempo.config.train import LossSettings
 from mempo.engine.lora import add_lora
+from mempo.engine.micro_batches import SharedBatch, shared_batches
 from mempo.engine.policy import Policy
-from mempo.engine.shared_rows import SharedBatch, shared_batches
 from mempo.engine.training_cache import backbone_hidden, hidden_behind, shares_exactly
 from mempo.engine.update import TrainRow, Updater
 from mempo.rollout.trajectory import Row, Segment

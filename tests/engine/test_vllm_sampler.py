@@ -21,9 +21,9 @@ from mempo.config import resolve
 from mempo.config.engine import SamplerSettings
 from mempo.engine.batcher import BatchingSampler
 from mempo.engine.policy import Policy
+from mempo.engine.prefix_forward import SharedForward
 from mempo.engine.sampler import generate_batch
-from mempo.engine.shared_prefix import SharedForward
-from mempo.engine.vllm_engine import LAST_SEED, require_vllm, start_engine
+from mempo.engine.vllm import LAST_SEED, require_vllm, start_engine
 from mempo.engine.vllm_sampler import VllmSampler
 from mempo.errors import ConfigError, UserError
 from mempo.rollout.interfaces import Generation, SamplingParams

@@ -9,12 +9,12 @@ import pytest
 from memory_signal import PAIRS, floor, left_by_rollout, probes
 from shapes import Shape, logp_old_requests, rollouts
 
-from mempo.engine.plan import floor_tokens
 from mempo.engine.policy import Policy
-from mempo.engine.radix import as_ids
+from mempo.engine.prefix_cache import as_ids
+from mempo.engine.prefix_forward import SharedForward
+from mempo.engine.prefix_plan import floor_tokens
 from mempo.engine.sampler import generate_batch
-from mempo.engine.scoring import LocalScorer
-from mempo.engine.shared_prefix import SharedForward
+from mempo.engine.scorer import LocalScorer
 from mempo.rollout.interfaces import SamplingParams, ScoreRequest
 from tests.tiny import make_codec, tiny_llama
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mempo.config.rewards import MemorySettings, ProbeSettings
-from mempo.engine.scoring import LocalScorer
+from mempo.engine.scorer import LocalScorer
 from mempo.rewards import score_notes
 from tests.rewards.build import question, trajectory, turn
 from tests.tiny import FAMILIES, make_codec, tiny_llama

@@ -29,7 +29,7 @@ from mempo.config.rewards import MemorySettings
 from mempo.config.rollout import DecodingSettings, PromptSettings
 from mempo.config.train import CreditSettings
 from mempo.engine.policy import Policy
-from mempo.engine.scoring import LocalScorer, score_naive
+from mempo.engine.scorer import LocalScorer, score_naive
 from mempo.rewards import NoteScore, OutcomeScore, score_notes
 from mempo.rollout.agent import Job, rollout
 from mempo.rollout.interfaces import Generation, Scorer, ScoreRequest, ToolResult

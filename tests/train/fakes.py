@@ -12,7 +12,7 @@ from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.config.rollout import DecodingSettings
 from mempo.config.train import CreditSettings, LossSettings, OptimSettings, RlSettings
 from mempo.engine.policy import Policy
-from mempo.engine.scoring import LocalScorer
+from mempo.engine.scorer import LocalScorer
 from mempo.engine.update import Updater
 from mempo.rewards.memory import NoteScore
 from mempo.rewards.outcome import OutcomeScore

@@ -15,11 +15,11 @@ import torch
 
 from mempo.cluster.minibatches import deal_questions
 from mempo.cluster.records import Group, no_rows_because, whole_group
+from mempo.engine.loss import LossSettings
 from mempo.engine.optimizer import OptimSettings
-from mempo.engine.scoring import LocalScorer
+from mempo.engine.scorer import LocalScorer
 from mempo.engine.update import Updater
 from mempo.errors import UserError
-from mempo.loss import LossSettings
 from mempo.rewards.outcome import OutcomeSettings, outcome_score
 from mempo.rollout.agent import DecodingSettings, Job, rollout
 from mempo.rollout.interfaces import ScoreRequest, ToolErrorKind, ToolResult

@@ -19,7 +19,7 @@ from mempo.config.rewards import MemorySettings
 from mempo.config.tools import RetrySettings, SearchSettings
 from mempo.config.train import CreditSettings, LossSettings, OptimSettings, RlSettings
 from mempo.engine.policy import Policy
-from mempo.engine.scoring import LocalScorer
+from mempo.engine.scorer import LocalScorer
 from mempo.engine.update import TrainRow, Updater
 from mempo.errors import UserError
 from mempo.rollout.agent import Job, noise_seed, run_rollouts

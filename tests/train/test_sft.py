@@ -13,7 +13,7 @@ from mempo.config.rewards import ProbeSettings
 from mempo.config.train import ExpertSettings, OptimSettings, SftSettings
 from mempo.demos import Demo, play
 from mempo.engine.policy import Policy
-from mempo.engine.scoring import LocalScorer
+from mempo.engine.scorer import LocalScorer
 from mempo.engine.update import Updater
 from mempo.errors import ConfigError
 from mempo.rollout.agent import Job

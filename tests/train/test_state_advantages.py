@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from mempo.config import resolve
 from mempo.config.rewards import MemorySettings
 from mempo.config.train import CreditSettings
-from mempo.engine.scoring import LocalScorer
+from mempo.engine.scorer import LocalScorer
 from mempo.errors import UserError
 from mempo.rollout.agent import DecodingSettings, Job, rollout
 from mempo.rollout.protocol import TurnGrammar

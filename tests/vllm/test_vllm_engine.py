@@ -17,8 +17,8 @@ from mempo.config.engine import LoraSettings, SamplerSettings
 from mempo.engine.lora import add_lora
 from mempo.engine.policy import Policy
 from mempo.engine.sampler import generate_batch
-from mempo.engine.scoring import score_naive
-from mempo.engine.vllm_engine import start_engine
+from mempo.engine.scorer import score_naive
+from mempo.engine.vllm import start_engine
 from mempo.engine.vllm_sampler import VllmSampler
 from mempo.errors import UserError
 from mempo.rollout.interfaces import Generation, SamplingParams, ScoreRequest

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from mempo.engine.stops import watched
+from mempo.engine.stop import watched
 from mempo.rollout.interfaces import Generation, SamplerError, SamplingParams
 from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import GenerationStop

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from transformers import PreTrainedModel
 
-from mempo.engine.compat import (
+from mempo.engine.kv_cache import (
     Behind,
     CacheShape,
     Slots,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedModel
 
-from mempo.engine.compat import forward_cached, has_attention, keep_rows, new_cache
+from mempo.engine.kv_cache import forward_cached, has_attention, keep_rows, new_cache
 
 Prompt = Sequence[int]
 

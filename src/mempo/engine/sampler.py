@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 import torch
 
-from mempo.engine.choosing import sample, uniforms
-from mempo.engine.live_rows import LiveRows, live_rows
+from mempo.engine.decode_slots import LiveRows, live_rows
 from mempo.engine.policy import Policy
-from mempo.engine.shared_prefix import SharedForward
-from mempo.engine.stops import StopWatcher
+from mempo.engine.prefix_forward import SharedForward
+from mempo.engine.sample_token import sample, uniforms
+from mempo.engine.stop import StopWatcher
 from mempo.errors import UserError
 from mempo.rollout.interfaces import Generation, SamplingParams
 

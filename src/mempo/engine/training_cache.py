@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from mempo.engine.compat import cache_keyword, keeps_everything
+from mempo.engine.kv_cache import cache_keyword, keeps_everything
 
 
 class _TrainingLayer(CacheLayerMixin):

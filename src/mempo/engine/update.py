@@ -14,13 +14,13 @@ import torch
 
 from mempo.config.train import LossSettings, OptimSettings
 from mempo.engine.checkpointing import checkpointed
+from mempo.engine.loss import policy_loss, token_weights
 from mempo.engine.memory import memory_explained
+from mempo.engine.micro_batches import PASS_TOKENS, SharedBatch, shared_batches
 from mempo.engine.optimizer import make_optimizer
 from mempo.engine.policy import Policy
-from mempo.engine.shared_rows import PASS_TOKENS, SharedBatch, shared_batches
 from mempo.engine.token_batch import TokenBatch, fed_tokens, on_device, prompt_tokens
 from mempo.engine.training_cache import shares_exactly
-from mempo.loss import policy_loss, token_weights
 from mempo.rollout.trajectory import Row
 
 

@@ -12,9 +12,9 @@ import torch
 
 from mempo.config.engine import SamplerSettings
 from mempo.engine.policy import Policy
-from mempo.engine.scoring import LocalScorer
-from mempo.engine.stops import watched
-from mempo.engine.vllm_engine import said_by_vllm, start_engine, vllm_params
+from mempo.engine.scorer import LocalScorer
+from mempo.engine.stop import watched
+from mempo.engine.vllm import said_by_vllm, start_engine, vllm_params
 from mempo.engine.vllm_weights import (
     checkpoint_tensors,
     policy_digests,

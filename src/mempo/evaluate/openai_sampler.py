@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from mempo.engine.stops import watched
+from mempo.engine.stop import watched
 from mempo.errors import UserError
 from mempo.evaluate.openai_capabilities import PATHS, Capabilities
 from mempo.evaluate.openai_client import OpenAIClient

@@ -9,7 +9,7 @@ from typing import Any
 from mempo.engine.model import load_codec, load_policy
 from mempo.engine.optimizer import learning_rate
 from mempo.engine.policy import Policy
-from mempo.engine.scoring import LocalScorer
+from mempo.engine.scorer import LocalScorer
 from mempo.engine.update import Updater
 from mempo.rollout.protocol import TurnGrammar
 from mempo.rollout.question import Question, as_gold

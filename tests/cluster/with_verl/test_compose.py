@@ -26,8 +26,8 @@ from mempo.cluster.verl_text import verl_yaml
 from mempo.config import Config, recipe_names, resolve
 from mempo.config.base import leaves
 from mempo.config.train import OptimSettings
+from mempo.engine.loss import kl_estimate
 from mempo.engine.optimizer import learning_rate
-from mempo.loss import kl_estimate
 
 RECIPES = [name for name in recipe_names() if name.startswith("cluster-")]
 ADDED = (

@@ -16,7 +16,7 @@ from mempo.cluster.records import dealt
 from mempo.config import Resolved, resolve
 from mempo.engine.model import load_policy, save_policy
 from mempo.engine.optimizer import learning_rate
-from mempo.engine.scoring import LocalScorer
+from mempo.engine.scorer import LocalScorer
 from mempo.engine.update import Updater
 from mempo.errors import UserError
 from mempo.rollout.question import Question

@@ -20,7 +20,7 @@ from mempo.cluster.actor_scorer import ActorScorer, spread_over_ranks
 from mempo.cluster.agent_loop import outputs_of, response_start
 from mempo.config.rewards import OutcomeSettings
 from mempo.config.rollout import DecodingSettings
-from mempo.engine.scoring import LocalScorer
+from mempo.engine.scorer import LocalScorer
 from mempo.rewards.outcome import outcome_score
 from mempo.rollout.agent import Job, rollout
 from mempo.rollout.interfaces import SamplerError, ScoreRequest

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from mempo.engine.plan import Target
 from mempo.engine.policy import Policy
-from mempo.engine.shared_prefix import SharedForward
+from mempo.engine.prefix_forward import SharedForward
+from mempo.engine.prefix_plan import Target
 from mempo.rollout.interfaces import ScoreRequest
 
 

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from mempo.engine.radix import Ids, common_length
+from mempo.engine.prefix_cache import Ids, common_length
 
 
 @dataclass(frozen=True)

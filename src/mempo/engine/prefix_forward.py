@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from mempo.engine.cache_check import cache_use
-from mempo.engine.compat import Behind, CacheShape, behind_mask, new_cache, states_cached
+from mempo.engine.kv_cache import Behind, CacheShape, behind_mask, new_cache, states_cached
 from mempo.engine.logprobs import logprobs_of_logits
 from mempo.engine.model import backbone_hidden, head_logprobs
 from mempo.engine.padding import right_padded
-from mempo.engine.plan import PlannedRow, Target, batches, masked_cost, plan_rows
 from mempo.engine.policy import Policy
-from mempo.engine.radix import Ids, RadixCache, as_ids
+from mempo.engine.prefix_cache import Ids, RadixCache, as_ids
+from mempo.engine.prefix_plan import PlannedRow, Target, batches, masked_cost, plan_rows
 
 KEPT_BYTES = 1 << 30
 SCRATCH_BYTES = 1 << 28

@@ -14,7 +14,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
 from mempo.engine.compiled import compiled_step
-from mempo.engine.radix import Kept, Views, Whole
+from mempo.engine.prefix_cache import Kept, Views, Whole
 
 
 def new_cache(model: PreTrainedModel) -> DynamicCache:

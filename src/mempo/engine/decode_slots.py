@@ -8,10 +8,10 @@ from typing import Protocol
 import torch
 
 from mempo.engine.cache_check import cache_use
-from mempo.engine.compat import Slots
+from mempo.engine.kv_cache import Slots
 from mempo.engine.padded_rows import PaddedRows, Prompt
-from mempo.engine.radix import as_ids
-from mempo.engine.shared_prefix import SharedForward, last_target
+from mempo.engine.prefix_cache import as_ids
+from mempo.engine.prefix_forward import SharedForward, last_target
 
 
 class LiveRows(Protocol):
