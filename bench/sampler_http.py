@@ -36,10 +36,10 @@ from mempo.config.evaluate import EvalSettings
 from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.config.rollout import LimitSettings, PromptSettings
 from mempo.config.server import ServerSettings
+from mempo.engine.server.capabilities import Capabilities
+from mempo.engine.server.client import OpenAIClient
+from mempo.engine.server.sampler import OpenAISampler
 from mempo.evaluate.loops import run_loop
-from mempo.evaluate.openai_capabilities import Capabilities
-from mempo.evaluate.openai_client import OpenAIClient
-from mempo.evaluate.openai_sampler import OpenAISampler
 from mempo.evaluate.runner import EvalSetup, facts_of, play
 from mempo.rollout.agent import Agent, Job
 from mempo.rollout.context import make_context

@@ -15,8 +15,8 @@ from transformers import PreTrainedTokenizerFast
 from mempo.cluster.divisibility import ModelShape
 from mempo.config.server import ServerSettings
 from mempo.engine.model import ModelSettings, check_model_folder, load_codec, load_policy, model_window, save_policy
+from mempo.engine.server.connect import open_tokenizer
 from mempo.errors import UserError
-from mempo.evaluate.openai_server import open_tokenizer
 from mempo.retrieval.encoder_folder import encoder_folder
 from mempo.storage.model_files import context_window, may_be_hub_name, model_folder, reply_ends
 from tests.engine.families import family_config

@@ -140,8 +140,8 @@ def _local(config: Config, model_path: str) -> Opened:
 
 
 def _served(config: Config, console: Console) -> Opened:
-    from mempo.evaluate.openai_capabilities import capability_notes  # its libraries are for those who use it
-    from mempo.evaluate.openai_server import open_server
+    from mempo.engine.server.capabilities import capability_notes  # its libraries are for those who use it
+    from mempo.engine.server.connect import open_server
 
     if config.server is None:
         raise UserError("no server is named; set server.url, or use --server")

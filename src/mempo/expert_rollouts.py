@@ -16,8 +16,8 @@ from pathlib import Path
 from mempo.config import Config, resolve
 from mempo.demos import Demo, encode_turn
 from mempo.engine.model import load_codec
+from mempo.engine.server.connect import open_tokenizer
 from mempo.errors import UserError
-from mempo.evaluate.openai_server import open_tokenizer
 from mempo.rollout.agent import Agent, DecodingSettings, Job, rollout
 from mempo.rollout.interfaces import Generation, SamplingParams, Tool, ToolResult
 from mempo.rollout.protocol import TurnGrammar, format_violations, scan

@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from starlette.responses import StreamingResponse
 
-from mempo.evaluate.openai_capabilities import PROBE_TEXT, SEED_TEXT
+from mempo.engine.server.capabilities import PROBE_TEXT, SEED_TEXT
 from mempo.rollout.tokenizer import Codec
 from tests.retrieval.serving import serving
 

@@ -13,10 +13,10 @@ import pytest
 from mempo.config.rollout import DecodingSettings
 from mempo.config.server import ServerSettings
 from mempo.config.tools import RetrySettings
-from mempo.evaluate.openai_capabilities import Capabilities
-from mempo.evaluate.openai_client import OpenAIClient
-from mempo.evaluate.openai_reply import ServerReply
-from mempo.evaluate.openai_sampler import OpenAISampler, bounded
+from mempo.engine.server.capabilities import Capabilities
+from mempo.engine.server.client import OpenAIClient
+from mempo.engine.server.reply import ServerReply
+from mempo.engine.server.sampler import OpenAISampler, bounded
 from mempo.http.errors import HttpError
 from mempo.rollout.agent import Job, rollout
 from mempo.rollout.trajectory import StopReason, Trajectory

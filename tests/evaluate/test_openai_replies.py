@@ -8,9 +8,9 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from mempo.evaluate.openai_ends import ending
-from mempo.evaluate.openai_prompt import BREAK, PromptText
-from mempo.evaluate.openai_reply import ServerReply, read_reply
+from mempo.engine.server.prompt import BREAK, PromptText
+from mempo.engine.server.reply import ServerReply, read_reply
+from mempo.engine.server.stop_reason import ending
 from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import GenerationStop
 from tests.tiny import chat_codec, make_codec

@@ -13,10 +13,10 @@ from starlette.responses import Response
 from mempo.config.rollout import DecodingSettings, PromptSettings
 from mempo.config.server import ServerSettings
 from mempo.config.tools import RetrySettings
+from mempo.engine.server.capabilities import PROBE_TEXT, Capabilities, probe
+from mempo.engine.server.client import OpenAIClient
+from mempo.engine.server.sampler import OpenAISampler, encode_reply
 from mempo.errors import UserError
-from mempo.evaluate.openai_capabilities import PROBE_TEXT, Capabilities, probe
-from mempo.evaluate.openai_client import OpenAIClient
-from mempo.evaluate.openai_sampler import OpenAISampler, encode_reply
 from mempo.rollout.agent import Job, rollout, run_rollouts
 from mempo.rollout.interfaces import Generation, SamplerError, SamplingParams, ToolResult
 from mempo.rollout.protocol import TurnGrammar

@@ -12,9 +12,9 @@ from rich.console import Console
 from mempo.config.rollout import PromptSettings
 from mempo.config.server import ServerSettings
 from mempo.config.tools import RetrySettings
+from mempo.engine.server.capabilities import became_of_stop, capability_notes, probe_stop
+from mempo.engine.server.connect import byte_codec, open_server
 from mempo.errors import UserError
-from mempo.evaluate.openai_capabilities import became_of_stop, capability_notes, probe_stop
-from mempo.evaluate.openai_server import byte_codec, open_server
 from mempo.rollout.tokenizer import Codec
 from tests.evaluate.openai_stub import FAMILIES, VLLM, Family, Stub, reply, stub_server
 from tests.tiny import make_codec

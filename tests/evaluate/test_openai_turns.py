@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mempo.config.server import ServerSettings
-from mempo.evaluate.openai_capabilities import Capabilities
-from mempo.evaluate.openai_client import OpenAIClient
-from mempo.evaluate.openai_sampler import OpenAISampler
+from mempo.engine.server.capabilities import Capabilities
+from mempo.engine.server.client import OpenAIClient
+from mempo.engine.server.sampler import OpenAISampler
 from mempo.evaluate.runner import EvalSetup, facts_of
 from mempo.evaluate.summary import summarise
 from mempo.rewards.memory import MemorySettings

@@ -8,10 +8,10 @@ from typing import Any
 
 from mempo.config.server import ServerSettings
 from mempo.config.tools import WebPageSettings, WebSearchSettings
+from mempo.engine.server.capabilities import Capabilities
+from mempo.engine.server.client import OpenAIClient
+from mempo.engine.server.sampler import OpenAISampler
 from mempo.evaluate.judge import Asked, Judge, JudgeSettings
-from mempo.evaluate.openai_capabilities import Capabilities
-from mempo.evaluate.openai_client import OpenAIClient
-from mempo.evaluate.openai_sampler import OpenAISampler
 from mempo.retrieval.client import HttpRetriever, token_from_environment
 from mempo.rollout.interfaces import SamplerError, SamplingParams, ToolResult
 from mempo.tools.access import AccessSettings, AccessTool

@@ -13,8 +13,8 @@ from starlette.responses import Response
 
 from mempo.config.server import ServerSettings
 from mempo.config.tools import RetrySettings
+from mempo.engine.server.client import OpenAIClient
 from mempo.errors import UserError
-from mempo.evaluate.openai_client import OpenAIClient
 from mempo.http.errors import HttpError
 from mempo.http.retry import pause_s, retry_after_s
 from mempo.http.secrets import HIDDEN

@@ -132,7 +132,7 @@ print(asyncio.run(SearchTool(retriever, SearchSettings(retry=RetrySettings(tries
 
 MODEL = """
 import asyncio, sys
-from mempo.evaluate.openai_client import OpenAIClient
+from mempo.engine.server.client import OpenAIClient
 from mempo.config.server import ServerSettings
 from mempo.tools.retrying import RetrySettings
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from mempo.config.rollout import DecodingSettings, PromptSettings
 from mempo.config.server import ServerSettings
-from mempo.evaluate.openai_server import OpenedServer, open_server
+from mempo.engine.server.connect import OpenedServer, open_server
 from mempo.rollout.agent import Job, run_rollouts
 from mempo.rollout.interfaces import Generation, SamplingParams, ToolResult
 from mempo.rollout.question import Question

@@ -12,9 +12,9 @@ from examples.own_calculator import Calculator
 
 from mempo.build import make_agent, make_tools
 from mempo.config import resolve
+from mempo.engine.server.reply import ServerReply
+from mempo.engine.server.stop_reason import ending
 from mempo.errors import ConfigError
-from mempo.evaluate.openai_ends import ending
-from mempo.evaluate.openai_reply import ServerReply
 from mempo.rollout.agent import DecodingSettings, Job, rollout
 from mempo.rollout.interfaces import Tool, ToolErrorKind, ToolResult
 from mempo.rollout.question import Question

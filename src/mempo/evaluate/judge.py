@@ -17,10 +17,10 @@ from typing import Any, Literal
 from rich.console import Console
 
 from mempo.config.server import JudgeSettings as JudgeSettings
+from mempo.engine.server.capabilities import PATHS, Capabilities, find_model, probe
+from mempo.engine.server.client import OpenAIClient
+from mempo.engine.server.reply import read_reply
 from mempo.errors import UserError
-from mempo.evaluate.openai_capabilities import PATHS, Capabilities, find_model, probe
-from mempo.evaluate.openai_client import OpenAIClient
-from mempo.evaluate.openai_reply import read_reply
 from mempo.http.errors import HttpError
 from mempo.rollout.question import Gold, objectives_of
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from mempo.engine.server.client import OpenAIClient
+from mempo.engine.server.reply import Api, LogprobShape, ServerReply, read_reply
 from mempo.errors import UserError
-from mempo.evaluate.openai_client import OpenAIClient
-from mempo.evaluate.openai_reply import Api, LogprobShape, ServerReply, read_reply
 from mempo.http.errors import HttpError
 
 PROBE_TEXT = "Zürich is a city. Now count: one, two, three, four, 5, 6, 7, 8,"

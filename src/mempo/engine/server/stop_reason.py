@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mempo.evaluate.openai_reply import ServerReply
+from mempo.engine.server.reply import ServerReply
 from mempo.rollout.protocol import closing, scan
 from mempo.rollout.trajectory import GenerationStop
 

@@ -14,13 +14,13 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from mempo.engine.server.capabilities import PATHS, Capabilities
+from mempo.engine.server.client import OpenAIClient
+from mempo.engine.server.prompt import PromptText
+from mempo.engine.server.reply import ServerReply, read_reply
+from mempo.engine.server.stop_reason import completed, ending, inferred_stop
 from mempo.engine.stop import watched
 from mempo.errors import UserError
-from mempo.evaluate.openai_capabilities import PATHS, Capabilities
-from mempo.evaluate.openai_client import OpenAIClient
-from mempo.evaluate.openai_ends import completed, ending, inferred_stop
-from mempo.evaluate.openai_prompt import PromptText
-from mempo.evaluate.openai_reply import ServerReply, read_reply
 from mempo.http.errors import HttpError
 from mempo.rollout.interfaces import Generation, SamplerError, SamplingParams
 from mempo.rollout.protocol import TAGS

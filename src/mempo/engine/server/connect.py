@@ -10,10 +10,10 @@ from transformers import PreTrainedTokenizerFast
 
 from mempo.config.rollout import PromptSettings
 from mempo.config.server import ServerSettings
+from mempo.engine.server.capabilities import PROBE_TEXT, Capabilities, find_model, probe, with_seeds
+from mempo.engine.server.client import OpenAIClient
+from mempo.engine.server.sampler import OpenAISampler
 from mempo.errors import UserError
-from mempo.evaluate.openai_capabilities import PROBE_TEXT, Capabilities, find_model, probe, with_seeds
-from mempo.evaluate.openai_client import OpenAIClient
-from mempo.evaluate.openai_sampler import OpenAISampler
 from mempo.rollout.tokenizer import Codec
 from mempo.storage.model_files import model_folder
 from mempo.storage.model_loading import folder_codec
