@@ -24,17 +24,17 @@ from rich.table import Table
 
 import mempo  # noqa: F401 - sets the OpenMP choices before torch loads
 from mempo.config.retrieval import DenseSettings, EncoderSettings
-from mempo.retrieval import faiss_index
+from mempo.retrieval import faiss as faiss_index
 from mempo.retrieval.bm25 import Bm25Index
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.dense_build import build_dense, prepare
+from mempo.retrieval.document import Document
 from mempo.retrieval.embeddings import default_cache, embed_corpus
 from mempo.retrieval.encoder import TransformersEncoder
 from mempo.retrieval.hybrid import HybridIndex, HybridSettings
 from mempo.retrieval.memory_need import LOOKUP_BYTES, size
 from mempo.retrieval.ranked import RankedIndex
-from mempo.retrieval.tantivy_index import TantivyIndex
-from mempo.retrieval.types import Document
+from mempo.retrieval.tantivy import TantivyIndex
 from mempo.rollout.question import Question
 from mempo.worlds.registry import make_atlas
 

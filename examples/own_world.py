@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from itertools import pairwise
 
-from mempo.retrieval.types import Document
+from mempo.retrieval.document import Document
 from mempo.rollout.question import Question
 
 NAMES = """Alpha Beta Gamma Delta Epsilon Zeta Eta Theta Iota Kappa Lambda Mu Nu Xi Omicron Pi Rho Sigma Tau Upsilon

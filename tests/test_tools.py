@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from mempo.config.tools import AccessSettings, RetrySettings, SearchSettings
-from mempo.retrieval.types import Document, Hit
+from mempo.retrieval.document import Document, Hit
 from mempo.rollout.interfaces import Tool, ToolErrorKind, ToolResult
 from mempo.tools.access import AccessTool
 from mempo.tools.retrying import BadCall

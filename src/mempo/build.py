@@ -22,8 +22,8 @@ from mempo.engine.vllm_sampler import VllmSampler
 from mempo.errors import ConfigError, UserError
 from mempo.retrieval.client import HttpRetriever, token_from_environment
 from mempo.retrieval.corpus import Corpus
+from mempo.retrieval.document import Retriever
 from mempo.retrieval.index import Bm25Index, open_index
-from mempo.retrieval.types import Retriever
 from mempo.rewards.outcome import CustomScore, matchable
 from mempo.rollout.agent import Agent
 from mempo.rollout.context import make_context

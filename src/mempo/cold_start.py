@@ -24,7 +24,7 @@ from mempo.demos import OPEN_SEPARATOR, Demo, has_plan, plan_of, play
 from mempo.errors import UserError
 from mempo.expert_rollouts import collect, play_again
 from mempo.gold_plans import planned
-from mempo.retrieval.types import Document
+from mempo.retrieval.document import Document
 from mempo.rewards.outcome import score_answer
 from mempo.rewards.probe_check import CheckNotes, ProbeCheck, check_notes, check_probe, note_of_gold
 from mempo.rollout.agent import Agent, Job

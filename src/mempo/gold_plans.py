@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mempo.retrieval.types import Document, Retriever
+from mempo.retrieval.document import Document, Retriever
 from mempo.rollout.question import Question
 
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?]?")

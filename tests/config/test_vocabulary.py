@@ -9,7 +9,7 @@ from mempo.config.plan import Index
 from mempo.config.retrieval import Metric
 from mempo.config.rewards import Normalization
 from mempo.config.rollout import CONTEXTS, is_known_context, window_of
-from mempo.retrieval.faiss_index import METRICS
+from mempo.retrieval.faiss import METRICS
 from mempo.rewards.answer_match import NORMALIZERS
 from mempo.rollout.context import make_context
 from mempo.rollout.render import Renderer

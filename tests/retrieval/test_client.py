@@ -19,7 +19,7 @@ import pytest
 from mempo.errors import UserError
 from mempo.http.errors import HttpError
 from mempo.retrieval.client import HttpRetriever, token_from_environment
-from mempo.retrieval.types import Document, Hit, Retriever
+from mempo.retrieval.document import Document, Hit, Retriever
 
 Reply = tuple[int, bytes] | tuple[int, bytes, dict[str, str]]
 Answer = Callable[[str, dict[str, Any], int], Reply]

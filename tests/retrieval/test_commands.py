@@ -17,7 +17,7 @@ from mempo.build import open_retriever
 from mempo.config import resolve
 from mempo.config.retrieval import BuildSettings, EncoderSettings
 from mempo.errors import UserError
-from mempo.retrieval.build_index import build_index
+from mempo.retrieval.build import build_index
 from mempo.retrieval.encoder import TransformersEncoder
 from mempo.retrieval.errors import CorpusError
 from mempo.retrieval.index import open_index

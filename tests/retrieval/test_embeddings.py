@@ -11,9 +11,9 @@ import pytest
 
 from mempo.errors import UserError
 from mempo.retrieval.corpus import Corpus
+from mempo.retrieval.document import Document
 from mempo.retrieval.embeddings import default_cache, embed_corpus, forget_embeddings
 from mempo.retrieval.errors import IndexFolderError
-from mempo.retrieval.types import Document
 from tests.retrieval.encoders import HashEncoder, tiny_bert
 
 DOCUMENTS = [Document(str(i), f"T{i}", f"text number {i} of {i * 7 % 5}") for i in range(25)]

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 
 from mempo.config.retrieval import EncoderSettings, Pooling
 from mempo.errors import UserError
+from mempo.retrieval.document import Document
 from mempo.retrieval.encoder import TransformersEncoder, pool
 from mempo.retrieval.encoder_folder import encoder_folder, passage_text, resolved_encoder, weights_sha256
-from mempo.retrieval.types import Document
 from tests.retrieval.encoders import tiny_bert
 
 TEXTS = ["paris", "the capital of france is paris", "", "tokyo is the capital of japan", "a", "b c " * 40]

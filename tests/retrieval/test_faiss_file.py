@@ -15,9 +15,9 @@ from mempo.config.retrieval import DenseSettings
 from mempo.errors import UserError
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.dense_build import adopt_faiss
+from mempo.retrieval.document import Document
 from mempo.retrieval.errors import IndexFolderError
 from mempo.retrieval.index import open_index
-from mempo.retrieval.types import Document
 from tests.retrieval.encoders import HashEncoder
 
 DOCUMENTS = [Document(str(i), f"word{i}", f"letter{i % 9} number{i % 7}") for i in range(40)]

@@ -10,10 +10,10 @@ import pytest
 from mempo.config.retrieval import DenseSettings
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.dense_build import prepare
+from mempo.retrieval.document import Document
 from mempo.retrieval.errors import IndexFolderError
 from mempo.retrieval.hybrid import HybridIndex, HybridSettings, reciprocal_rank_fusion
 from mempo.retrieval.index import memory_need, open_index
-from mempo.retrieval.types import Document
 from tests.retrieval.encoders import HashEncoder
 
 DOCUMENTS = [Document(str(i), f"word{i}", f"letter{i % 9} number{i % 7}") for i in range(60)]

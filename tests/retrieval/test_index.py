@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from mempo.retrieval.corpus import Corpus, Document
+from mempo.retrieval.document import Hit, Retriever
 from mempo.retrieval.errors import CorpusError, IndexFolderError
 from mempo.retrieval.index import Bm25Index, Bm25Settings, open_index
-from mempo.retrieval.types import Hit, Retriever
 from mempo.retrieval.words import words
 
 DOCUMENTS = [

@@ -9,10 +9,10 @@ import pytest
 from mempo.errors import UserError
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.dense_build import build_need
-from mempo.retrieval.faiss_index import size_of
+from mempo.retrieval.document import Document
+from mempo.retrieval.faiss import size_of
 from mempo.retrieval.index import Bm25Index, memory_need
 from mempo.retrieval.memory_need import MemoryNeed, files_bytes, free_bytes, size
-from mempo.retrieval.types import Document
 
 
 def test_the_line() -> None:

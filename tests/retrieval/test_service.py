@@ -16,10 +16,10 @@ from pydantic import ValidationError
 from mempo.config.retrieval import ServiceSettings
 from mempo.retrieval.client import HttpRetriever
 from mempo.retrieval.corpus import Corpus, Document
+from mempo.retrieval.document import Hit
 from mempo.retrieval.errors import CorpusError
 from mempo.retrieval.index import Bm25Index
 from mempo.retrieval.service import create_app
-from mempo.retrieval.types import Hit
 from tests.retrieval.serving import serving
 
 DOCUMENTS = [Document(str(i), f"City {i}", f"a city called number{i}", f"http://w/{i}") for i in range(6)]

@@ -11,9 +11,9 @@ from functools import partial
 import httpx
 import pytest
 
+from mempo.retrieval.document import Document, Hit
 from mempo.retrieval.service import create_app
 from mempo.retrieval.service_guard import MAX_HEAD_BYTES, GuardedProtocol
-from mempo.retrieval.types import Document, Hit
 from tests.retrieval.serving import serving
 
 HEAD_S = 0.2

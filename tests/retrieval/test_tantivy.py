@@ -10,10 +10,10 @@ import pytest
 
 from mempo.errors import UserError
 from mempo.retrieval.corpus import Corpus
+from mempo.retrieval.document import Document, Retriever
 from mempo.retrieval.errors import CorpusError, IndexFolderError
 from mempo.retrieval.index import open_index
-from mempo.retrieval.tantivy_index import TantivyIndex, TantivySettings
-from mempo.retrieval.types import Document, Retriever
+from mempo.retrieval.tantivy import TantivyIndex, TantivySettings
 
 DOCUMENTS = [
     Document("fr", "France", "France is a country whose capital is Paris.", "http://w/france"),

@@ -12,7 +12,7 @@ import pytest
 from mempo.build import make_tools
 from mempo.config import resolve
 from mempo.errors import ConfigError, UserError
-from mempo.retrieval.types import Document, Hit
+from mempo.retrieval.document import Document, Hit
 from mempo.tools.access import AccessTool
 from mempo.tools.search import SearchTool
 

@@ -14,7 +14,7 @@ import pytest
 from mempo.config.tools import AccessSettings, RetrySettings, WebPageSettings
 from mempo.errors import ConfigError
 from mempo.http.errors import HttpError
-from mempo.retrieval.types import Document
+from mempo.retrieval.document import Document
 from mempo.rollout.interfaces import ToolErrorKind, ToolResult
 from mempo.tools.access import AccessTool
 from mempo.tools.retrying import BadCall

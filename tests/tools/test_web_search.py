@@ -11,7 +11,7 @@ import pytest
 from mempo.config.tools import RetrySettings, SearchSettings, WebSearchSettings
 from mempo.errors import ConfigError, UserError
 from mempo.http.errors import HttpError
-from mempo.retrieval.types import Document, Hit
+from mempo.retrieval.document import Document, Hit
 from mempo.rollout.interfaces import ToolErrorKind, ToolResult
 from mempo.tools.search import SearchTool
 from mempo.tools.web_search import SearchProvider, SerperProvider, WebSearch, make_provider

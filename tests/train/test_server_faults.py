@@ -19,9 +19,9 @@ from mempo.config.tools import RetrySettings, SearchSettings
 from mempo.errors import UserError
 from mempo.retrieval.client import HttpRetriever
 from mempo.retrieval.corpus import Corpus, Document
+from mempo.retrieval.document import Hit
 from mempo.retrieval.index import Bm25Index
 from mempo.retrieval.service import create_app
-from mempo.retrieval.types import Hit
 from mempo.tools.search import SearchTool
 from mempo.train.rl import RlSetup, train_rl
 from tests.retrieval.serving import serving

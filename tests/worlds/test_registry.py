@@ -18,7 +18,7 @@ from mempo.worlds.registry import make_world
 
 MODULE = """
 from mempo.rollout.question import Question
-from mempo.retrieval.types import Document
+from mempo.retrieval.document import Document
 
 class Small:
     name = "small"

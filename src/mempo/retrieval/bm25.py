@@ -13,10 +13,10 @@ import numpy as np
 
 from mempo.retrieval import words
 from mempo.retrieval.corpus import Corpus
+from mempo.retrieval.document import Document
 from mempo.retrieval.errors import CorpusError, IndexFolderError
+from mempo.retrieval.index_folder import Sidecar, new_index_folder, read_sidecar, write_sidecar
 from mempo.retrieval.ranked import RankedIndex, Ranking
-from mempo.retrieval.sidecar import Sidecar, new_index_folder, read_sidecar, write_sidecar
-from mempo.retrieval.types import Document
 from mempo.storage.atomic import one_writer
 from mempo.storage.read_files import DamagedFile, reading
 

@@ -14,8 +14,8 @@ from mempo.http.client import HttpClient
 from mempo.http.errors import RETRIED_STATUSES as RETRIED_STATUSES
 from mempo.http.retry import Retry
 from mempo.http.secrets import key_of
+from mempo.retrieval.document import Document, Hit
 from mempo.retrieval.rows import document_of
-from mempo.retrieval.types import Document, Hit
 from mempo.storage.jsonl import json_name, valid_text
 
 T = TypeVar("T")

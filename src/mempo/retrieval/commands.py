@@ -47,7 +47,7 @@ def build(
     from mempo.config.retrieval import BuildSettings
 
     settings = settings_from(BuildSettings, overrides or ())
-    from mempo.retrieval.build_index import build_index
+    from mempo.retrieval.build import build_index
 
     began = time.monotonic()
     kept = "vectors that are made are kept: the same command goes on; what stood in --out is as it was"
@@ -65,7 +65,7 @@ def info(
 ) -> None:
     """Show what an index says of itself, and the memory it needs; nothing is loaded."""
     from mempo.retrieval.index import known_kind, memory_need
-    from mempo.retrieval.sidecar import read_sidecar
+    from mempo.retrieval.index_folder import read_sidecar
 
     side = known_kind(index, read_sidecar(index))
     halves = {name: read_sidecar(index / name) for name in ("lexical", "dense") if side.kind == "hybrid"}

@@ -15,10 +15,10 @@ from typing import Literal
 
 from mempo.retrieval.corpus_files import SIDECAR_NAME, is_current, read_lookups, stamp, write_lookups
 from mempo.retrieval.corpus_tables import is_unpacked, unpack
+from mempo.retrieval.document import Document as Document
 from mempo.retrieval.errors import CorpusError
 from mempo.retrieval.lookup import find
 from mempo.retrieval.scan import Lookups, parse_document, scan
-from mempo.retrieval.types import Document as Document
 from mempo.storage.atomic import whole_file
 from mempo.storage.jsonl import valid_text
 

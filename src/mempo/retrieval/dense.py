@@ -10,12 +10,13 @@ import numpy as np
 
 from mempo.config.retrieval import EncoderSettings
 from mempo.errors import UserError
-from mempo.retrieval import faiss_index, words
+from mempo.retrieval import faiss as faiss_index
+from mempo.retrieval import words
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.errors import IndexFolderError
 from mempo.retrieval.faiss_ready import check_file
+from mempo.retrieval.index_folder import Sidecar, read_sidecar
 from mempo.retrieval.ranked import RankedIndex, Ranking
-from mempo.retrieval.sidecar import Sidecar, read_sidecar
 
 if TYPE_CHECKING:
     from mempo.retrieval.encoder import Encoder

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from mempo.config.retrieval import DenseSettings, EncoderSettings
 from mempo.errors import UserError
-from mempo.retrieval import faiss_index
+from mempo.retrieval import faiss as faiss_index
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.dense import DenseIndex
 from mempo.retrieval.embeddings import embed_corpus
 from mempo.retrieval.encoder_folder import encoder_folder, weights_bytes
 from mempo.retrieval.faiss_ready import check_file, refuse_unless_fits
+from mempo.retrieval.index_folder import Sidecar, new_index_folder, refuse_out_dir, write_sidecar
 from mempo.retrieval.memory_need import MemoryNeed, free_bytes
-from mempo.retrieval.sidecar import Sidecar, new_index_folder, refuse_out_dir, write_sidecar
 from mempo.storage.atomic import one_writer
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import Any
 
 from mempo.config.retrieval import EncoderSettings, Titles
 from mempo.errors import UserError
+from mempo.retrieval.document import Document
 from mempo.retrieval.scan import sha256_of
-from mempo.retrieval.types import Document
 from mempo.storage.model_files import check_weights, context_window, model_folder, read_config
 
 MINILM = "minilm"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mempo.retrieval import faiss_index
+from mempo.retrieval import faiss as faiss_index
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.encoder_folder import passage_text
 from mempo.retrieval.errors import IndexFolderError

@@ -12,9 +12,9 @@ from mempo.retrieval.bm25 import Bm25Index, Bm25Settings
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.dense import DenseIndex, Memory
 from mempo.retrieval.errors import IndexFolderError
+from mempo.retrieval.index_folder import Sidecar, new_index_folder, read_sidecar, write_sidecar
 from mempo.retrieval.ranked import RankedIndex, Ranking
-from mempo.retrieval.sidecar import Sidecar, new_index_folder, read_sidecar, write_sidecar
-from mempo.retrieval.tantivy_index import TantivyIndex, TantivySettings
+from mempo.retrieval.tantivy import TantivyIndex, TantivySettings
 from mempo.storage.atomic import one_writer
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from mempo.retrieval.bm25 import Bm25Index as Bm25Index
 from mempo.retrieval.bm25 import Bm25Settings as Bm25Settings
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.errors import IndexFolderError
+from mempo.retrieval.index_folder import Sidecar, read_sidecar
 from mempo.retrieval.memory_need import LOOKUP_BYTES, MemoryNeed, files_bytes, free_bytes
 from mempo.retrieval.ranked import RankedIndex
-from mempo.retrieval.sidecar import Sidecar, read_sidecar
 
 if TYPE_CHECKING:
     from mempo.retrieval.encoder import Encoder
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 KINDS = {
     "bm25": "mempo.retrieval.bm25:Bm25Index",
-    "tantivy": "mempo.retrieval.tantivy_index:TantivyIndex",
+    "tantivy": "mempo.retrieval.tantivy:TantivyIndex",
     "dense": "mempo.retrieval.dense:DenseIndex",
     "hybrid": "mempo.retrieval.hybrid:HybridIndex",
 }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from mempo.retrieval.corpus import Corpus
-from mempo.retrieval.types import Document, Hit
+from mempo.retrieval.document import Document, Hit
 
 Ranking: TypeAlias = "list[tuple[int, float]]"
 """Places in the corpus with their scores, best first; equal scores in the order of the corpus."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mempo.retrieval.types import Document
+from mempo.retrieval.document import Document
 from mempo.storage.jsonl import ID_KEYS, json_name, valid_text
 
 TEXT_KEYS = ("contents", "text", "passage", "body")

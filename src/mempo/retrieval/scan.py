@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from mempo.retrieval.document import Document
 from mempo.retrieval.errors import CorpusError
 from mempo.retrieval.lookup import Table, TableBuilder, repeated
 from mempo.retrieval.rows import document_of
-from mempo.retrieval.types import Document
 from mempo.storage.jsonl import is_blank, parse_object
 
 _BLOCK = 1 << 20

@@ -22,12 +22,12 @@ from mempo.config.retrieval import ServiceSettings
 from mempo.errors import UserError
 from mempo.retrieval.client import TOKEN, token_from_environment
 from mempo.retrieval.corpus import Corpus
+from mempo.retrieval.document import Retriever
 from mempo.retrieval.index import open_index
+from mempo.retrieval.index_folder import read_sidecar
 from mempo.retrieval.service import create_app
 from mempo.retrieval.service_guard import GuardedProtocol
 from mempo.retrieval.service_metrics import MULTIPROC_DIR
-from mempo.retrieval.sidecar import read_sidecar
-from mempo.retrieval.types import Retriever
 from mempo.storage.jsonl import is_blank, parse_object
 
 _PLAN = "MEMPO_SERVE_PLAN"

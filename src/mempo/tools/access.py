@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from mempo.config.tools import AccessSettings
-from mempo.retrieval.types import Document
+from mempo.retrieval.document import Document
 from mempo.rollout.interfaces import ToolResult
 from mempo.tools.calls import Calls
 from mempo.tools.retrying import bad_call

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from mempo.config.tools import AccessSettings, SearchSettings
 from mempo.errors import ConfigError
-from mempo.retrieval.types import Retriever
+from mempo.retrieval.document import Retriever
 from mempo.rollout.interfaces import DescribedTool, Tool
 from mempo.rollout.plugins import call_own, load_own
 from mempo.rollout.protocol import RESERVED_TAGS, can_be_tag, closing, opening

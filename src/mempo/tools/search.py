@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from mempo.config.tools import SearchSettings
-from mempo.retrieval.types import Hit
+from mempo.retrieval.document import Hit
 from mempo.rollout.interfaces import ToolResult
 from mempo.tools.calls import Calls
 

@@ -13,7 +13,7 @@ from mempo.http.errors import HttpError
 from mempo.http.secrets import key_of
 from mempo.http.threads import wait_for
 from mempo.http.transport import Resolver
-from mempo.retrieval.types import Document
+from mempo.retrieval.document import Document
 from mempo.rollout.plugins import call_own, load_own
 from mempo.storage.jsonl import valid_text
 from mempo.tools.retrying import BadCall

@@ -11,7 +11,7 @@ from mempo.errors import ConfigError
 from mempo.http.client import HttpClient
 from mempo.http.errors import HttpError
 from mempo.http.secrets import required_key
-from mempo.retrieval.types import Document, Hit
+from mempo.retrieval.document import Document, Hit
 from mempo.rollout.plugins import call_own, load_own
 from mempo.storage.jsonl import valid_text
 from mempo.tools.retrying import BadCall

@@ -6,7 +6,7 @@ import codecs
 import logging
 
 from mempo.errors import UserError
-from mempo.retrieval.types import Document
+from mempo.retrieval.document import Document
 from mempo.storage.jsonl import valid_text
 from mempo.tools.retrying import BadCall
 from mempo.tools.web_fetch import FetchedPage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mempo.retrieval.types import Retriever
+from mempo.retrieval.document import Retriever
 from mempo.rollout.interfaces import World
 from mempo.rollout.question import Question
 

@@ -12,8 +12,8 @@ from mempo.errors import UserError
 from mempo.retrieval import words
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.errors import CorpusError, IndexFolderError
+from mempo.retrieval.index_folder import Sidecar, new_index_folder, read_sidecar, write_sidecar
 from mempo.retrieval.ranked import RankedIndex, Ranking
-from mempo.retrieval.sidecar import Sidecar, new_index_folder, read_sidecar, write_sidecar
 from mempo.storage.atomic import one_writer
 
 _FOLDER = "tantivy"

@@ -12,9 +12,9 @@ from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.corpus_files import SIDECAR_NAME
 from mempo.retrieval.corpus_tables import is_unpacked
 from mempo.retrieval.encoder_folder import encoder_folder, resolved_encoder
+from mempo.retrieval.index_folder import refuse_other_index, refuse_out_dir
 from mempo.retrieval.ranked import RankedIndex
-from mempo.retrieval.sidecar import refuse_other_index, refuse_out_dir
-from mempo.retrieval.tantivy_index import TantivyIndex, TantivySettings
+from mempo.retrieval.tantivy import TantivyIndex, TantivySettings
 from mempo.storage.atomic import remove_whole
 
 Report = Callable[[str, int, int], None]
