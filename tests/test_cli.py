@@ -19,7 +19,7 @@ import yaml
 import mempo.cli
 from mempo.engine.model import save_policy
 from mempo.retrieval.index import open_index
-from mempo.retrieval.service import create_app
+from mempo.retrieval.server.app import create_app
 from mempo.storage.files import read_lines
 from tests.retrieval.serving import serving
 from tests.tiny import make_codec, tiny_llama

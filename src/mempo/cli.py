@@ -433,7 +433,7 @@ def serve(
     from mempo.config.retrieval import ServiceSettings
 
     settings = settings_from(ServiceSettings, limits or ())
-    from mempo.retrieval.service_run import serve as run_service
+    from mempo.retrieval.server.run import serve as run_service
 
     def say(line: str) -> None:
         typer.echo(line, err=True)

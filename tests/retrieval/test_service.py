@@ -19,7 +19,7 @@ from mempo.retrieval.corpus import Corpus, Document
 from mempo.retrieval.document import Hit
 from mempo.retrieval.errors import CorpusError
 from mempo.retrieval.index import Bm25Index
-from mempo.retrieval.service import create_app
+from mempo.retrieval.server.app import create_app
 from tests.retrieval.serving import serving
 
 DOCUMENTS = [Document(str(i), f"City {i}", f"a city called number{i}", f"http://w/{i}") for i in range(6)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mempo.retrieval.service_batcher import Batcher, Busy
+from mempo.retrieval.server.batcher import Batcher, Busy
 
 
 class Oracle:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mempo.retrieval.service_cache import LruCache
+from mempo.retrieval.server.cache import LruCache
 
 STEPS = st.lists(st.tuples(st.sampled_from("gp"), st.integers(0, 5), st.integers(0, 12)), max_size=60)
 

@@ -12,7 +12,7 @@ import pytest
 from mempo.config.retrieval import ServiceSettings
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.index import Bm25Index
-from mempo.retrieval.service import create_app
+from mempo.retrieval.server.app import create_app
 from tests.retrieval.serving import serving
 
 ROWS = [

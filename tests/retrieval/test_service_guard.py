@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from mempo.retrieval.document import Document, Hit
-from mempo.retrieval.service import create_app
-from mempo.retrieval.service_guard import MAX_HEAD_BYTES, GuardedProtocol
+from mempo.retrieval.server.app import create_app
+from mempo.retrieval.server.guard import MAX_HEAD_BYTES, GuardedProtocol
 from tests.retrieval.serving import serving
 
 HEAD_S = 0.2

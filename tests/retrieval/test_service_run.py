@@ -24,9 +24,9 @@ from mempo.config.retrieval import ServiceSettings
 from mempo.errors import UserError
 from mempo.retrieval.corpus import Corpus, Document
 from mempo.retrieval.index import Bm25Index
-from mempo.retrieval.service import create_app
-from mempo.retrieval.service_run import for_index, has_titles, is_loopback, serve
-from mempo.retrieval.service_wire import found, result
+from mempo.retrieval.server.app import create_app
+from mempo.retrieval.server.run import for_index, has_titles, is_loopback, serve
+from mempo.retrieval.server.wire import found, result
 from tests.retrieval.serving import serving
 
 
@@ -186,8 +186,8 @@ def test_sigterm_answers_what_is_under_way_and_ends_well(index: Path) -> None:
 SLOW = """
 import sys, threading
 from pathlib import Path
-from mempo.retrieval import service_run
-from mempo.retrieval.service_limits import ServiceSettings
+from mempo.retrieval.server import run as service_run
+from mempo.retrieval.server.limits import ServiceSettings
 
 class Slow:
     def retrieve(self, queries, top_k):

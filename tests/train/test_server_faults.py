@@ -21,7 +21,7 @@ from mempo.retrieval.client import HttpRetriever
 from mempo.retrieval.corpus import Corpus, Document
 from mempo.retrieval.document import Hit
 from mempo.retrieval.index import Bm25Index
-from mempo.retrieval.service import create_app
+from mempo.retrieval.server.app import create_app
 from mempo.tools.search import SearchTool
 from mempo.train.rl import RlSetup, train_rl
 from tests.retrieval.serving import serving

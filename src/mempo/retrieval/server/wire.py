@@ -15,7 +15,7 @@ from typing import Any
 from mempo.config.retrieval import ServiceSettings
 from mempo.retrieval.document import Document, Hit
 from mempo.retrieval.rows import contents_of, row_of
-from mempo.retrieval.service_limits import RefusedRequest, over_limit
+from mempo.retrieval.server.limits import RefusedRequest, over_limit
 from mempo.storage.jsonl import json_name, valid_text
 
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode

@@ -22,11 +22,11 @@ from starlette.types import Receive, Scope, Send
 import mempo
 from mempo.config.retrieval import ServiceSettings
 from mempo.retrieval.document import Retriever
-from mempo.retrieval.service_batcher import Batcher, Busy
-from mempo.retrieval.service_cache import LruCache
-from mempo.retrieval.service_limits import RefusedRequest, over_limit
-from mempo.retrieval.service_metrics import CONTENT_TYPE, ServiceMetrics
-from mempo.retrieval.service_wire import Found, error_body, found, page, read_access, read_retrieve, result
+from mempo.retrieval.server.batcher import Batcher, Busy
+from mempo.retrieval.server.cache import LruCache
+from mempo.retrieval.server.limits import RefusedRequest, over_limit
+from mempo.retrieval.server.metrics import CONTENT_TYPE, ServiceMetrics
+from mempo.retrieval.server.wire import Found, error_body, found, page, read_access, read_retrieve, result
 
 Handler = Callable[[Request], Awaitable[Response]]
 

@@ -25,9 +25,9 @@ from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.document import Retriever
 from mempo.retrieval.index import open_index
 from mempo.retrieval.index_folder import read_sidecar
-from mempo.retrieval.service import create_app
-from mempo.retrieval.service_guard import GuardedProtocol
-from mempo.retrieval.service_metrics import MULTIPROC_DIR
+from mempo.retrieval.server.app import create_app
+from mempo.retrieval.server.guard import GuardedProtocol
+from mempo.retrieval.server.metrics import MULTIPROC_DIR
 from mempo.storage.jsonl import is_blank, parse_object
 
 _PLAN = "MEMPO_SERVE_PLAN"
@@ -74,7 +74,7 @@ def serve(
     with tempfile.TemporaryDirectory(prefix="mempo-metrics-") as folder:
         # The workers are new processes: they read these.
         os.environ.update({_PLAN: json.dumps(plan), MULTIPROC_DIR: folder})
-        application = "mempo.retrieval.service_run:planned_app"
+        application = "mempo.retrieval.server.run:planned_app"
         uvicorn.run(application, factory=True, workers=workers, host=host, port=port, **_options(settings))
 
 
