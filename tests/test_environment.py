@@ -11,13 +11,13 @@ import pytest
 
 from mempo.build import make_agent as agent_of
 from mempo.config import resolve
+from mempo.envs.atlas import AtlasWorld
 from mempo.errors import ConfigError, UserError
 from mempo.rollout.agent import Agent, Job, run_rollouts
 from mempo.rollout.interfaces import Environment, Tool, ToolErrorKind, ToolResult, World
 from mempo.rollout.protocol import ACTION_TAGS, TAGS, ParseOutcome, TurnGrammar, format_violations, parse_turn, scan
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import StopReason, Trajectory
-from mempo.worlds.atlas import AtlasWorld
 from tests.tiny import Scripted, make_agent, make_codec
 
 CODEC = make_codec("byte_bpe", "added")

@@ -19,6 +19,8 @@ from mempo.engine.sampler import generate_batch
 from mempo.engine.scorer import LocalScorer
 from mempo.engine.vllm import require_vllm
 from mempo.engine.vllm_sampler import VllmSampler
+from mempo.envs.data import Data
+from mempo.envs.registry import make_world
 from mempo.errors import ConfigError, UserError
 from mempo.retrieval.client import HttpRetriever, token_from_environment
 from mempo.retrieval.corpus import Corpus
@@ -36,8 +38,6 @@ from mempo.rollout.tokenizer import Codec
 from mempo.tools.make import make_tool, own_tool, told
 from mempo.train.advantages import AdvantageFunction
 from mempo.train.own_advantages import own_advantages
-from mempo.worlds.data import Data
-from mempo.worlds.registry import make_world
 
 
 def load_data(config: Config, work_dir: Path, train_too: bool = True) -> Data:

@@ -453,8 +453,8 @@ def atlas(
     force: Force = False,
 ) -> None:
     """Write corpus.jsonl, train.jsonl and test.jsonl: real facts about countries, cities, elements and laureates."""
-    from mempo.worlds.atlas import write
-    from mempo.worlds.registry import make_atlas
+    from mempo.envs.atlas import write
+    from mempo.envs.registry import make_atlas
 
     try:
         sizes = tuple(int(k) for k in objectives.split(","))
@@ -482,8 +482,8 @@ def maze(
     force: Force = False,
 ) -> None:
     """Write train.jsonl and test.jsonl: mazes with a word at the goal, to be seen one cell at a time."""
-    from mempo.worlds.maze import write
-    from mempo.worlds.registry import make_maze
+    from mempo.envs.maze import write
+    from mempo.envs.registry import make_maze
 
     shape = {"width": width, "height": height, "cells": cells, "loops": loops, "junctions": junctions}
     options = {**shape, "rendering": rendering, "probe": probe}

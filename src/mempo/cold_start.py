@@ -21,6 +21,7 @@ from rich.console import Console
 from mempo.config import Config
 from mempo.config.train import ExpertSettings
 from mempo.demos import OPEN_SEPARATOR, Demo, has_plan, plan_of, play
+from mempo.envs.data import Data
 from mempo.errors import UserError
 from mempo.expert_rollouts import collect, play_again
 from mempo.gold_plans import planned
@@ -38,7 +39,6 @@ from mempo.storage.files import write_whole
 from mempo.tools.make import told
 from mempo.train.sft import RowSource, demo_rows, mixed_batches, probe_row, take
 from mempo.train.toy import toy_codec, with_warmup
-from mempo.worlds.data import Data
 
 T = TypeVar("T")
 

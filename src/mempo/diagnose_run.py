@@ -19,6 +19,7 @@ from mempo.diagnose.records import Batch, batch_of, with_recomputed_credit
 from mempo.diagnose.report import Material, build_report
 from mempo.engine.model import load_codec, load_policy
 from mempo.engine.scorer import LocalScorer
+from mempo.envs.registry import make_world
 from mempo.errors import UserError, counted
 from mempo.evaluation import final_model
 from mempo.rewards.rollout_metrics import counts
@@ -32,7 +33,6 @@ from mempo.storage.read_files import exists
 from mempo.storage.rollouts import load_rollouts
 from mempo.storage.run_folder import RunFolder
 from mempo.tools.make import own_tool
-from mempo.worlds.registry import make_world
 
 CURVE_QUESTIONS = 32
 """Curves of notes are drawn from so many questions of a step."""

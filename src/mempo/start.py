@@ -13,11 +13,11 @@ from mempo.cold_start import codec_of_toy
 from mempo.config import Config, Resolved, completed, resolve
 from mempo.config.unused import CREDIT_KEYS
 from mempo.engine.model import load_codec
+from mempo.envs.data import Data
 from mempo.errors import ConfigError
 from mempo.rollout.tokenizer import Codec
 from mempo.storage.files import write_whole
 from mempo.storage.run_folder import RunFolder, changed_keys, without
-from mempo.worlds.data import Data
 
 EVALUATION = "evaluation-start"
 _BESIDE_EVALUATION = (

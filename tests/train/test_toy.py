@@ -14,12 +14,12 @@ from mempo.config.train import OptimSettings, ToySettings
 from mempo.engine.optimizer import learning_rate
 from mempo.engine.policy import Policy
 from mempo.engine.update import Updater
+from mempo.envs.atlas import TOY, AtlasWorld
 from mempo.rollout.protocol import TAGS, closing, opening
 from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import Row
 from mempo.train import toy
 from mempo.train.toy import copy_rows, copyable, toy_codec, toy_policy, with_warmup
-from mempo.worlds.atlas import TOY, AtlasWorld
 
 WORLD = AtlasWorld(rendering="cards", forms=("one_hop",), subset=TOY)
 QUESTIONS = [q for k in (1, 3) for split in ("train", "test") for q in WORLD.questions(split, 30, k, 0)]

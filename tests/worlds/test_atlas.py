@@ -12,10 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mempo.retrieval.corpus import Document
-from mempo.rollout.interfaces import World
-from mempo.rollout.question import as_gold
-from mempo.worlds.atlas import (
+from mempo.envs.atlas import (
     EVERYTHING,
     FORMS,
     TOY,
@@ -33,7 +30,10 @@ from mempo.worlds.atlas import (
     split_of,
     write,
 )
-from mempo.worlds.atlas.facts import fold, stands_in
+from mempo.envs.atlas.facts import fold, stands_in
+from mempo.retrieval.corpus import Document
+from mempo.rollout.interfaces import World
+from mempo.rollout.question import as_gold
 
 SMALL = Subset(kinds=("country", "element", "prize", "laureate"), max_entities=400)
 TOY_TWO_HOP = Subset(kinds=("country", "element"), attributes=("capital", "discovery country"), max_words=1)
@@ -53,7 +53,7 @@ def of_form(form: str, subset: Subset = EVERYTHING) -> list[Objective]:
 
 
 def test_the_shipped_files_are_those_of_the_manifest() -> None:
-    data = resources.files("mempo.worlds.atlas") / "data"
+    data = resources.files("mempo.envs.atlas") / "data"
     sums = [line.split("  ") for line in (data / "SHA256SUMS").read_text().splitlines()]
     assert {name for _, name in sums} == {"facts.jsonl.gz", "ATTRIBUTION.md"}
     for digest, name in sums:
@@ -61,7 +61,7 @@ def test_the_shipped_files_are_those_of_the_manifest() -> None:
 
 
 def test_attribution_names_every_source_and_licence() -> None:
-    text = (resources.files("mempo.worlds.atlas") / "data" / "ATTRIBUTION.md").read_text(encoding="utf-8")
+    text = (resources.files("mempo.envs.atlas") / "data" / "ATTRIBUTION.md").read_text(encoding="utf-8")
     for needed in (
         "Copyright (c) 2026 PyWorldAtlas maintainers",
         "Copyright (c) 2015 Lukasz Mentel",

@@ -21,6 +21,9 @@ from mempo.config.rewards import OutcomeSettings
 from mempo.config.train import ExpertSettings
 from mempo.data.questions import load_questions
 from mempo.demos import Demo, play
+from mempo.envs.maze import DIRECTIONS, OPPOSITE, MazeWorld, Seen, maze_of, write
+from mempo.envs.maze.layout import grow, split_of
+from mempo.envs.maze.telling import question_text, read, told, wall
 from mempo.errors import UserError
 from mempo.rewards.outcome import outcome_score
 from mempo.rollout.agent import Agent, Job
@@ -29,9 +32,6 @@ from mempo.rollout.protocol import format_violations
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import StopReason
 from mempo.storage.files import read_lines
-from mempo.worlds.maze import DIRECTIONS, OPPOSITE, MazeWorld, Seen, maze_of, write
-from mempo.worlds.maze.layout import grow, split_of
-from mempo.worlds.maze.telling import question_text, read, told, wall
 from tests.train.small import metrics, quiet
 
 DX = {"north": (0, -1), "east": (1, 0), "south": (0, 1), "west": (-1, 0)}

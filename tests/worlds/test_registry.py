@@ -11,10 +11,10 @@ import pytest
 
 from mempo.build import load_data
 from mempo.config import resolve
+from mempo.envs.atlas import TOY, AtlasWorld
+from mempo.envs.registry import make_world
 from mempo.errors import UserError
 from mempo.rollout.interfaces import World
-from mempo.worlds.atlas import TOY, AtlasWorld
-from mempo.worlds.registry import make_world
 
 MODULE = """
 from mempo.rollout.question import Question

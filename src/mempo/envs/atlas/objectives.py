@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from mempo.worlds.atlas.documents import Rendering, card_key, card_query, document_id
-from mempo.worlds.atlas.facts import Entity, Fact, fold, stands_in
-from mempo.worlds.atlas.prose import tell
-from mempo.worlds.atlas.schema import ATTRIBUTES, Attribute, phrase
-from mempo.worlds.atlas.subset import EVERYTHING, Atlas, Subset, atlas
+from mempo.envs.atlas.documents import Rendering, card_key, card_query, document_id
+from mempo.envs.atlas.facts import Entity, Fact, fold, stands_in
+from mempo.envs.atlas.prose import tell
+from mempo.envs.atlas.schema import ATTRIBUTES, Attribute, phrase
+from mempo.envs.atlas.subset import EVERYTHING, Atlas, Subset, atlas
 
 Form = Literal["one_hop", "two_hop", "inverse"]
 FORMS: tuple[Form, ...] = ("one_hop", "two_hop", "inverse")

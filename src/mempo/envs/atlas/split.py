@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from typing import Literal
 
-from mempo.worlds.atlas.facts import Entity
+from mempo.envs.atlas.facts import Entity
 
 Split = Literal["train", "test"]
 TEST_FRACTION = 0.2

@@ -8,12 +8,12 @@
 text, `walk.py` is the tool of a rollout, `explorer.py` the expert, `world.py` brings them together. No torch anywhere.
 """
 
-from mempo.worlds.maze.explorer import MazeExpert
-from mempo.worlds.maze.layout import DIRECTIONS, OPPOSITE, grow, split_of
-from mempo.worlds.maze.maze import Maze, maze_of
-from mempo.worlds.maze.telling import Rendering, Seen
-from mempo.worlds.maze.walk import MoveTool
-from mempo.worlds.maze.world import MazeError, MazeWorld, Probe, write
+from mempo.envs.maze.explorer import MazeExpert
+from mempo.envs.maze.layout import DIRECTIONS, OPPOSITE, grow, split_of
+from mempo.envs.maze.maze import Maze, maze_of
+from mempo.envs.maze.telling import Rendering, Seen
+from mempo.envs.maze.walk import MoveTool
+from mempo.envs.maze.world import MazeError, MazeWorld, Probe, write
 
 __all__ = [
     "DIRECTIONS",

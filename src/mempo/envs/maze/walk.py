@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from mempo.envs.maze.layout import DIRECTIONS
+from mempo.envs.maze.maze import Maze
+from mempo.envs.maze.telling import Rendering, Seen, told, wall
 from mempo.rollout.interfaces import ToolErrorKind, ToolResult
-from mempo.worlds.maze.layout import DIRECTIONS
-from mempo.worlds.maze.maze import Maze
-from mempo.worlds.maze.telling import Rendering, Seen, told, wall
 
 
 class MoveTool:

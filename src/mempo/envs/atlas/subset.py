@@ -8,9 +8,9 @@ from functools import cache
 from itertools import zip_longest
 from types import MappingProxyType
 
+from mempo.envs.atlas.facts import KINDS, AtlasError, Entity, load_entities
+from mempo.envs.atlas.schema import ATTRIBUTE_NAMES, ATTRIBUTES, Kind
 from mempo.errors import nearest
-from mempo.worlds.atlas.facts import KINDS, AtlasError, Entity, load_entities
-from mempo.worlds.atlas.schema import ATTRIBUTE_NAMES, ATTRIBUTES, Kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mempo.worlds.maze.layout import DIRECTIONS, OPPOSITE, Layout, beyond
+from mempo.envs.maze.layout import DIRECTIONS, OPPOSITE, Layout, beyond
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 
-from mempo.worlds.atlas.facts import Entity, Fact
-from mempo.worlds.atlas.schema import phrase, region
+from mempo.envs.atlas.facts import Entity, Fact
+from mempo.envs.atlas.schema import phrase, region
 
 
 def tell(entity: Entity) -> str:

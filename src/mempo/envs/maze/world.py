@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mempo.config.train import ExpertSettings
+from mempo.envs.made_by import made_by_world
+from mempo.envs.maze.explorer import MazeExpert
+from mempo.envs.maze.layout import DIRECTIONS, Layout, grow, split_of
+from mempo.envs.maze.maze import Maze, furnish, maze_of
+from mempo.envs.maze.names import ROOMS, WORDS
+from mempo.envs.maze.telling import RENDERINGS, Rendering, Seen, question_text
+from mempo.envs.maze.walk import MoveTool, seen_at
 from mempo.errors import UserError
 from mempo.rollout.interfaces import DocumentLike, Tool
 from mempo.rollout.question import Question
 from mempo.storage.outputs import output_files
-from mempo.worlds.made_by import made_by_world
-from mempo.worlds.maze.explorer import MazeExpert
-from mempo.worlds.maze.layout import DIRECTIONS, Layout, grow, split_of
-from mempo.worlds.maze.maze import Maze, furnish, maze_of
-from mempo.worlds.maze.names import ROOMS, WORDS
-from mempo.worlds.maze.telling import RENDERINGS, Rendering, Seen, question_text
-from mempo.worlds.maze.walk import MoveTool, seen_at
 
 MAX_TRIES = 1000
 """Layouts drawn for one maze before a split counts as empty."""

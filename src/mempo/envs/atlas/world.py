@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mempo.envs.atlas.documents import Rendering, check_rendering, documents
+from mempo.envs.atlas.facts import AtlasError
+from mempo.envs.atlas.objectives import FORMS, Form
+from mempo.envs.atlas.questions import questions
+from mempo.envs.atlas.schema import ATTRIBUTES
+from mempo.envs.atlas.split import TEST_FRACTION, Split
+from mempo.envs.atlas.subset import EVERYTHING, Subset, atlas
+from mempo.envs.made_by import made_by_world
 from mempo.retrieval.corpus import Document
 from mempo.rollout.question import Question
 from mempo.storage.outputs import output_files
-from mempo.worlds.atlas.documents import Rendering, check_rendering, documents
-from mempo.worlds.atlas.facts import AtlasError
-from mempo.worlds.atlas.objectives import FORMS, Form
-from mempo.worlds.atlas.questions import questions
-from mempo.worlds.atlas.schema import ATTRIBUTES
-from mempo.worlds.atlas.split import TEST_FRACTION, Split
-from mempo.worlds.atlas.subset import EVERYTHING, Subset, atlas
-from mempo.worlds.made_by import made_by_world
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class AtlasWorld:
         return documents(self.rendering, self.subset)
 
     def questions(self, split: str, count: int, objectives: int | Sequence[int] = 1, seed: int = 0) -> list[Question]:
-        """See `mempo.worlds.atlas.questions.questions`."""
+        """See `mempo.envs.atlas.questions.questions`."""
         if split not in ("train", "test"):
             raise AtlasError(f"the atlas has no split {split!r}; choose train or test")
         return questions(

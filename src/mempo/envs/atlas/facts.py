@@ -11,8 +11,8 @@ from functools import cache, lru_cache
 from importlib import resources
 from typing import Any, get_args
 
+from mempo.envs.atlas.schema import Kind
 from mempo.errors import UserError
-from mempo.worlds.atlas.schema import Kind
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -73,7 +73,7 @@ def load_entities() -> tuple[Entity, ...]:
 
     Best known means: the largest population (countries, cities), the smallest atomic number, the latest prize.
     """
-    packed = resources.files("mempo.worlds.atlas").joinpath("data/facts.jsonl.gz").read_bytes()
+    packed = resources.files("mempo.envs.atlas").joinpath("data/facts.jsonl.gz").read_bytes()
     return tuple(_entity(json.loads(line)) for line in gzip.decompress(packed).decode().splitlines())
 
 

@@ -8,13 +8,13 @@
 what can be asked, `split.py` says what is held out, `questions.py` draws questions. No torch anywhere.
 """
 
-from mempo.worlds.atlas.documents import Rendering, documents
-from mempo.worlds.atlas.facts import AtlasError, Entity, Fact, load_entities
-from mempo.worlds.atlas.objectives import FORMS, Form, Hop, Objective, objectives
-from mempo.worlds.atlas.questions import MAX_OBJECTIVES, pool, questions
-from mempo.worlds.atlas.split import TEST_FRACTION, Split, split_of
-from mempo.worlds.atlas.subset import EVERYTHING, TOY, Atlas, Subset, atlas
-from mempo.worlds.atlas.world import AtlasWorld, write
+from mempo.envs.atlas.documents import Rendering, documents
+from mempo.envs.atlas.facts import AtlasError, Entity, Fact, load_entities
+from mempo.envs.atlas.objectives import FORMS, Form, Hop, Objective, objectives
+from mempo.envs.atlas.questions import MAX_OBJECTIVES, pool, questions
+from mempo.envs.atlas.split import TEST_FRACTION, Split, split_of
+from mempo.envs.atlas.subset import EVERYTHING, TOY, Atlas, Subset, atlas
+from mempo.envs.atlas.world import AtlasWorld, write
 
 __all__ = [
     "EVERYTHING",

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mempo.worlds.maze.layout import DIRECTIONS
+from mempo.envs.maze.layout import DIRECTIONS
 
 Rendering = Literal["prose", "cards"]
 RENDERINGS = ("prose", "cards")

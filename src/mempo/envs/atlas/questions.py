@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from mempo.envs.atlas.documents import Rendering, check_rendering
+from mempo.envs.atlas.facts import AtlasError
+from mempo.envs.atlas.objectives import FORMS, Form, Objective, objectives
+from mempo.envs.atlas.split import TEST_FRACTION, Split, split_of
+from mempo.envs.atlas.subset import EVERYTHING, Subset
 from mempo.errors import counted, nearest
 from mempo.rollout.question import Question
-from mempo.worlds.atlas.documents import Rendering, check_rendering
-from mempo.worlds.atlas.facts import AtlasError
-from mempo.worlds.atlas.objectives import FORMS, Form, Objective, objectives
-from mempo.worlds.atlas.split import TEST_FRACTION, Split, split_of
-from mempo.worlds.atlas.subset import EVERYTHING, Subset
 
 MAX_OBJECTIVES = 10
 _TRIES = 200  # draws for one new composition before the pool counts as exhausted

@@ -16,10 +16,10 @@ import re
 from collections.abc import Sequence
 
 from mempo.config.train import ExpertSettings
+from mempo.envs.maze.layout import DIRECTIONS, OPPOSITE
+from mempo.envs.maze.telling import Seen, read
 from mempo.rollout.protocol import closing, opening
 from mempo.rollout.question import Question
-from mempo.worlds.maze.layout import DIRECTIONS, OPPOSITE
-from mempo.worlds.maze.telling import Seen, read
 
 UNSURE = 4
 _WORD = "word"

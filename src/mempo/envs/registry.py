@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mempo.config.base import is_import_path
+from mempo.envs.atlas import EVERYTHING, TEST_FRACTION, TOY, AtlasWorld, Subset
+from mempo.envs.maze import MazeWorld
 from mempo.errors import ConfigError, nearest
 from mempo.rollout.interfaces import World
 from mempo.rollout.plugins import call_own, load_own
-from mempo.worlds.atlas import EVERYTHING, TEST_FRACTION, TOY, AtlasWorld, Subset
-from mempo.worlds.maze import MazeWorld
 
 
 def make_atlas(**options: Any) -> AtlasWorld:

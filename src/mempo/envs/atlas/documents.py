@@ -11,11 +11,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Literal, get_args
 
+from mempo.envs.atlas.facts import AtlasError, Entity, Fact
+from mempo.envs.atlas.prose import tell
+from mempo.envs.atlas.schema import ATTRIBUTES
+from mempo.envs.atlas.subset import EVERYTHING, Subset, atlas
 from mempo.retrieval.corpus import Document
-from mempo.worlds.atlas.facts import AtlasError, Entity, Fact
-from mempo.worlds.atlas.prose import tell
-from mempo.worlds.atlas.schema import ATTRIBUTES
-from mempo.worlds.atlas.subset import EVERYTHING, Subset, atlas
 
 Rendering = Literal["prose", "cards"]
 
