@@ -17,7 +17,7 @@ from mempo.rollout.interfaces import SamplerError, SamplingParams, ToolResult
 from mempo.tools.access import AccessSettings, AccessTool
 from mempo.tools.retrying import RetrySettings
 from mempo.tools.search import SearchSettings, SearchTool
-from mempo.tools.web_pages import ApiReader, DirectReader, WebPages
+from mempo.tools.web import ApiReader, DirectReader, WebPages
 from mempo.tools.web_search import SerperProvider, WebSearch
 from tests.tiny import make_codec
 

@@ -18,8 +18,8 @@ from mempo.retrieval.document import Document
 from mempo.rollout.interfaces import ToolErrorKind, ToolResult
 from mempo.tools.access import AccessTool
 from mempo.tools.retrying import BadCall
+from mempo.tools.web import ApiReader, DirectReader, PageReader, WebPages, make_reader
 from mempo.tools.web_fetch import Fetcher
-from mempo.tools.web_pages import ApiReader, DirectReader, PageReader, WebPages, make_reader
 from tests.tools.fake_web import FakeWeb, Reply, Request
 
 ARTICLE = "Paris is the capital of France and lies on the river Seine. " * 8

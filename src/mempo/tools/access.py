@@ -8,7 +8,7 @@ from typing import Protocol
 from mempo.config.tools import AccessSettings
 from mempo.retrieval.document import Document
 from mempo.rollout.interfaces import ToolResult
-from mempo.tools.calls import Calls
+from mempo.tools.call import Calls
 from mempo.tools.retrying import bad_call
 
 _REMEMBERED = 2000

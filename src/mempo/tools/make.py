@@ -26,7 +26,7 @@ def make_tool(name: str, retriever: Retriever | None, search: SearchSettings, ac
     source = search.source if name == "search" else access.source
     if source == "web":
         # The libraries of the web are loaded for those who use it.
-        from mempo.tools.web_pages import WebPages, make_reader
+        from mempo.tools.web import WebPages, make_reader
         from mempo.tools.web_search import WebSearch, make_provider
 
         if name == "search":

@@ -8,7 +8,7 @@ from typing import Protocol
 from mempo.config.tools import SearchSettings
 from mempo.retrieval.document import Hit
 from mempo.rollout.interfaces import ToolResult
-from mempo.tools.calls import Calls
+from mempo.tools.call import Calls
 
 _REMEMBERED = 20_000
 MAX_QUERY_CHARS = 2000
