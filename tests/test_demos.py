@@ -12,7 +12,6 @@ from mempo.config.rewards import OutcomeSettings
 from mempo.config.rollout import LimitSettings, PromptSettings
 from mempo.config.tools import SearchSettings
 from mempo.config.train import ExpertSettings
-from mempo.demos import Demo, SearchExpert, encode_turn, plan_of, play
 from mempo.envs.atlas.subset import Subset
 from mempo.envs.atlas.world import AtlasWorld
 from mempo.errors import UserError
@@ -26,6 +25,7 @@ from mempo.rollout.question import Question
 from mempo.rollout.render import Renderer
 from mempo.rollout.trajectory import StopReason, rows_of
 from mempo.tools.search import SearchTool
+from mempo.train.expert_rollouts import Demo, SearchExpert, encode_turn, plan_of, play
 from tests.tiny import make_codec
 
 CODEC = make_codec("byte_bpe", "added")

@@ -19,10 +19,8 @@ from examples.own_world import LETTERS, GreekWorld
 from mempo.build import advantage_function, custom_score, load_data, make_agent, make_tools
 from mempo.config import Config, resolve
 from mempo.config.train import ExpertSettings
-from mempo.demos import plan_of, play
 from mempo.diagnose_run import _grammar as grammar_of_run
 from mempo.engine.model import load_codec, save_policy
-from mempo.gold_plans import planned
 from mempo.pipeline import train
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.index import Bm25Index
@@ -32,6 +30,8 @@ from mempo.rollout.plugins import load_object
 from mempo.rollout.question import Question
 from mempo.storage.files import read_lines
 from mempo.storage.rollouts import load_rollouts
+from mempo.train.expert_rollouts import plan_of, play
+from mempo.train.gold_plans import planned
 from mempo.train.own_advantages import OwnAdvantages
 from tests.tiny import make_codec, tiny_llama
 from tests.train.fakes import CODEC, advantage_batch, played, questions

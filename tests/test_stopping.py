@@ -72,7 +72,7 @@ def test_a_run_saves_the_steps_that_are_done_and_goes_on_exactly(
 def test_a_checkpoint_that_was_being_written_is_written_all_the_same(tmp_path: Path) -> None:
     code = """
         import os, signal, sys
-        import mempo.cli, mempo.train.state as state
+        import mempo.cli, mempo.train.checkpoint as state
 
         save = state.save_optimizer
         seen = []
@@ -168,7 +168,7 @@ def test_it_is_a_keyboard_interrupt_for_everybody_else() -> None:
 def test_what_a_killed_run_left_half_written_is_swept_at_the_next_start(tmp_path: Path) -> None:
     code = """
         import os, signal, sys
-        import mempo.cli, mempo.train.state as state
+        import mempo.cli, mempo.train.checkpoint as state
 
         save = state.save_optimizer
 

@@ -25,7 +25,6 @@ from mempo.build import (
     make_sampler,
     make_tools,
 )
-from mempo.cold_start import checked_probe, codec_of_toy, sft_rows
 from mempo.config import Config, Resolved, completed
 from mempo.config.extending import may_change, refuse_shorter, remarks
 from mempo.config.train import ToySettings
@@ -42,16 +41,17 @@ from mempo.evaluate.table import ByObjectives, evaluation_table
 from mempo.prompt_date import with_saved_date, with_todays_date
 from mempo.rollout.render import Renderer, prompt_probe
 from mempo.rollout.tokenizer import Codec
-from mempo.start import borrow_evaluation, refuse_other_vocabulary, start_model
-from mempo.start_check import check_start
 from mempo.storage.atomic import whole_folder
 from mempo.storage.files import write_whole
 from mempo.storage.read_files import exists, read_json
 from mempo.storage.run_folder import Checkpoint, RunFolder
+from mempo.train.checkpoint import saving
+from mempo.train.demonstrations import checked_probe, codec_of_toy, sft_rows
 from mempo.train.rl import RlSetup, check_questions, train_rl
 from mempo.train.sft import train_sft
-from mempo.train.state import saving
-from mempo.train.toy import toy_policy
+from mempo.train.start import borrow_evaluation, refuse_other_vocabulary, start_model
+from mempo.train.start_check import check_start
+from mempo.train.tiny_model import toy_policy
 
 STAGES = ("sft", "rl")
 

@@ -37,11 +37,11 @@ from mempo.rollout.interfaces import CohortSampler, Generation, Sampler, Sampler
 from mempo.rollout.protocol import closing, format_violations
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory, Turn
-from mempo.start import start_model
 from mempo.storage.files import write_whole
 from mempo.storage.run_folder import RunFolder
 from mempo.train.batch import take
 from mempo.train.score_batch import Scoring
+from mempo.train.start import start_model
 
 WorthOf = Literal["score", "share"]
 MOST_IN_FLIGHT = 256

@@ -39,7 +39,7 @@ from mempo.rollout.trajectory import GenerationStop, Trajectory
 from mempo.train.advantages import batch_advantages
 from mempo.train.batch import advantages_by_turn, training_rows
 from mempo.train.score_batch import ScoredBatch
-from mempo.train.toy import toy_codec
+from mempo.train.tiny_model import toy_codec
 from tests.rewards.naive_original import (
     LogProbs,
     NaiveCredit,

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from safetensors import SafetensorError
 
-import mempo.train.state as state
+import mempo.train.checkpoint as state
 from mempo.errors import UserError
 from mempo.storage.run_folder import RunFolder
-from mempo.train.state import CannotSave, Rescue, saving
+from mempo.train.checkpoint import CannotSave, Rescue, saving
 from tests.train.small import quiet, run
 
 

@@ -13,17 +13,17 @@ import pytest
 from rich.console import Console
 
 from mempo.build import Data, load_data, make_agent, make_tools
-from mempo.cold_start import Demonstrations, codec_of_toy, demonstrations
 from mempo.config import Config, resolve
 from mempo.data.errors import QuestionFileError
 from mempo.data.questions import load_questions
 from mempo.errors import ConfigError, UserError
 from mempo.evaluation import evaluate_server
-from mempo.gold_plans import planned
 from mempo.pipeline import train
 from mempo.rollout.agent import Agent
 from mempo.rollout.protocol import format_violations
 from mempo.rollout.tokenizer import Codec
+from mempo.train.demonstrations import Demonstrations, codec_of_toy, demonstrations
+from mempo.train.gold_plans import planned
 from mempo.train.sft import probe_row
 from tests.evaluate.openai_stub import CHAT, Stub, reply, stub_server
 from tests.tiny import make_codec

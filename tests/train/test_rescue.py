@@ -13,7 +13,7 @@ import mempo.train.rl
 import mempo.train.score_batch
 from mempo.errors import UserError
 from mempo.storage.run_folder import RunFolder
-from mempo.train.state import Rescue
+from mempo.train.checkpoint import Rescue
 from tests.train.small import assert_same_weights, quiet, run
 
 

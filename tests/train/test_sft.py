@@ -11,7 +11,6 @@ import pytest
 
 from mempo.config.rewards import ProbeSettings
 from mempo.config.train import ExpertSettings, OptimSettings, SftSettings
-from mempo.demos import Demo, play
 from mempo.engine.policy import Policy
 from mempo.engine.scorer import LocalScorer
 from mempo.engine.update import Updater
@@ -20,6 +19,7 @@ from mempo.rollout.agent import Job
 from mempo.rollout.interfaces import ScoreRequest, ToolResult
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Row, Segment
+from mempo.train.expert_rollouts import Demo, play
 from mempo.train.sft import demo_rows, mixed_batches, probe_row, take, train_sft
 from tests.tiny import make_agent, tiny_llama
 from tests.train.fakes import CODEC, Told, run_folder

@@ -17,8 +17,8 @@ from mempo.errors import ConfigError
 from mempo.rollout.agent import DecodingSettings, Job, rollout
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory
-from mempo.start import start_model
-from mempo.start_check import start_check
+from mempo.train.start import start_model
+from mempo.train.start_check import start_check
 from tests.tiny import Scripted, make_codec, tiny_llama
 from tests.train.fakes import CODEC, NOTED_ANSWER, SEARCH, agent
 from tests.train.small import assert_same_weights, metrics, run, weights

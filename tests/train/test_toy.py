@@ -18,8 +18,8 @@ from mempo.envs.atlas import TOY, AtlasWorld
 from mempo.rollout.protocol import TAGS, closing, opening
 from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import Row
-from mempo.train import toy
-from mempo.train.toy import copy_rows, copyable, toy_codec, toy_policy, with_warmup
+from mempo.train import tiny_model as toy
+from mempo.train.tiny_model import copy_rows, copyable, toy_codec, toy_policy, with_warmup
 
 WORLD = AtlasWorld(rendering="cards", forms=("one_hop",), subset=TOY)
 QUESTIONS = [q for k in (1, 3) for split in ("train", "test") for q in WORLD.questions(split, 30, k, 0)]

@@ -15,12 +15,10 @@ import pytest
 from rich.console import Console
 
 from mempo.build import load_data, make_agent, make_tools
-from mempo.cold_start import codec_of_toy, sft_rows
 from mempo.config import Config, resolve
 from mempo.config.rewards import OutcomeSettings
 from mempo.config.train import ExpertSettings
 from mempo.data.questions import load_questions
-from mempo.demos import Demo, play
 from mempo.envs.maze import DIRECTIONS, OPPOSITE, MazeWorld, Seen, maze_of, write
 from mempo.envs.maze.layout import grow, split_of
 from mempo.envs.maze.telling import question_text, read, told, wall
@@ -32,6 +30,8 @@ from mempo.rollout.protocol import format_violations
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import StopReason
 from mempo.storage.files import read_lines
+from mempo.train.demonstrations import codec_of_toy, sft_rows
+from mempo.train.expert_rollouts import Demo, play
 from tests.train.small import metrics, quiet
 
 DX = {"north": (0, -1), "east": (1, 0), "south": (0, 1), "west": (-1, 0)}

@@ -21,9 +21,7 @@ from rich.console import Console
 from mempo.build import load_data, make_agent, make_tools
 from mempo.cluster.sft_rows_file import write_rows
 from mempo.cluster.verl_learning import model_section, precision
-from mempo.cold_start import demonstrations
 from mempo.config import Config
-from mempo.demos import Demo
 from mempo.engine.model import load_codec
 from mempo.errors import UserError
 from mempo.rollout.protocol import closing, opening
@@ -31,6 +29,8 @@ from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import Row, Turn
 from mempo.storage.outputs import output_folder, refuse_others
 from mempo.train.batch import take
+from mempo.train.demonstrations import demonstrations
+from mempo.train.expert_rollouts import Demo
 
 ROWS, CHAT, SETTINGS = "train.parquet", "demonstrations.jsonl", "verl-sft.yaml"
 SAVED = ["model", "optimizer", "extra", "hf_model"]

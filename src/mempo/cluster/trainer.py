@@ -34,13 +34,13 @@ from mempo.cluster.questions import TRAINER
 from mempo.cluster.records import Group, RowKey, dealt
 from mempo.cluster.rollout_queue import take_rollouts
 from mempo.cluster.versions import require_versions
-from mempo.cold_start import checked_probe
 from mempo.engine.update import TrainRow
 from mempo.errors import UserError
 from mempo.rewards.rollout_metrics import known
 from mempo.storage.rollouts import save_rollouts
 from mempo.train.advantages import batch_advantages
 from mempo.train.batch import advantages_by_turn, training_rows
+from mempo.train.demonstrations import checked_probe
 from mempo.train.fading import silence_logged
 from mempo.train.score_batch import measure_rollouts, refuse_nothing_counted, score_batch
 

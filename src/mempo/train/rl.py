@@ -29,9 +29,9 @@ from mempo.storage.rollouts import save_rollouts
 from mempo.storage.run_folder import RunFolder
 from mempo.train.advantages import AdvantageFunction, batch_advantages
 from mempo.train.batch import advantages_by_turn, rollout_jobs, training_rows
+from mempo.train.checkpoint import Rescue, last_checkpoint, load_optimizer_state, load_silence, save_state
 from mempo.train.progress import StageProgress
 from mempo.train.score_batch import Scoring, score_batch
-from mempo.train.state import Rescue, last_checkpoint, load_optimizer_state, load_silence, save_state
 
 SHOWN = ("score", "em", "memory/p_mem", "note_tokens", "turns", "searches", "update/entropy")
 UPDATE_MEASURES = (

@@ -9,7 +9,6 @@ from rich.console import Console
 
 from mempo.config.rewards import ProbeSettings
 from mempo.config.train import SftSettings
-from mempo.demos import Demo
 from mempo.engine.optimizer import learning_rate
 from mempo.engine.policy import Policy
 from mempo.engine.update import Updater
@@ -19,8 +18,9 @@ from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import Row, Segment, rows_of
 from mempo.storage.run_folder import RunFolder
 from mempo.train.batch import take
+from mempo.train.checkpoint import Rescue, last_checkpoint, load_optimizer_state, save_state
+from mempo.train.expert_rollouts import Demo
 from mempo.train.progress import StageProgress
-from mempo.train.state import Rescue, last_checkpoint, load_optimizer_state, save_state
 
 RowSource = Callable[[int], Sequence[Row]]
 """`rows_at(step)`: the rows of a step, the same whenever it is asked."""

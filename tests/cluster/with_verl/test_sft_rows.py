@@ -17,9 +17,9 @@ from verl.workers.utils.losses import sft_loss
 
 from mempo.build import load_data, make_agent, make_tools
 from mempo.cluster.sft_data import mixed_rows, write_sft_data
-from mempo.cold_start import demonstrations
 from mempo.engine.update import Updater
 from mempo.rollout.trajectory import Row
+from mempo.train.demonstrations import demonstrations
 from tests.cluster.sft_folder import CODEC, sft_config, tiny_policy
 
 QUIET = Console(quiet=True)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mempo.config import Config, resolve
-from mempo.demos import Demo, encode_turn
 from mempo.engine.model import load_codec
 from mempo.engine.server.connect import open_tokenizer
 from mempo.errors import UserError
@@ -26,6 +25,7 @@ from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import GenerationStop, Observation, StopReason, Trajectory
 from mempo.storage.append import latest
 from mempo.storage.rollouts import load_rollouts
+from mempo.train.expert_rollouts import Demo, encode_turn
 
 _MOST_OF_ONE = 4
 """Right rollouts of one question: easy ones have many."""

@@ -20,11 +20,8 @@ from rich.console import Console
 
 from mempo.config import Config
 from mempo.config.train import ExpertSettings
-from mempo.demos import OPEN_SEPARATOR, Demo, has_plan, plan_of, play
 from mempo.envs.data import Data
 from mempo.errors import UserError
-from mempo.expert_rollouts import collect, play_again
-from mempo.gold_plans import planned
 from mempo.retrieval.document import Document
 from mempo.rewards.outcome import score_answer
 from mempo.rewards.probe_check import CheckNotes, ProbeCheck, check_notes, check_probe, note_of_gold
@@ -37,8 +34,11 @@ from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import Row, StopReason
 from mempo.storage.files import write_whole
 from mempo.tools.make import told
+from mempo.train.expert_rollouts import OPEN_SEPARATOR, Demo, has_plan, plan_of, play
+from mempo.train.gold_plans import planned
+from mempo.train.model_rollouts import collect, play_again
 from mempo.train.sft import RowSource, demo_rows, mixed_batches, probe_row, take
-from mempo.train.toy import toy_codec, with_warmup
+from mempo.train.tiny_model import toy_codec, with_warmup
 
 T = TypeVar("T")
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 
-from mempo.cold_start import codec_of_toy
 from mempo.config import Config, Resolved, completed, resolve
 from mempo.config.unused import CREDIT_KEYS
 from mempo.engine.model import load_codec
@@ -18,6 +17,7 @@ from mempo.errors import ConfigError
 from mempo.rollout.tokenizer import Codec
 from mempo.storage.files import write_whole
 from mempo.storage.run_folder import RunFolder, changed_keys, without
+from mempo.train.demonstrations import codec_of_toy
 
 EVALUATION = "evaluation-start"
 _BESIDE_EVALUATION = (
