@@ -25,9 +25,7 @@ from mempo.evaluate.agents import instructions
 from mempo.evaluate.breakdown import breakdown_measures, breakdowns
 from mempo.evaluate.compare import Asked, Entry, Report, compare
 from mempo.evaluate.export import FORMATS, pair_texts
-from mempo.evaluate.resume import missing_jobs, play_missing, score_missing_notes
-from mempo.evaluate.runner import EvalSetup, greedy_note
-from mempo.evaluate.store import (
+from mempo.evaluate.folder import (
     FREE_KEYS,
     EvalFolder,
     asked_of,
@@ -35,8 +33,10 @@ from mempo.evaluate.store import (
     weights_mark,
     without,
 )
-from mempo.evaluate.summary import by_objectives, summarise
-from mempo.evaluate.table import report_table, scores_table
+from mempo.evaluate.metrics import by_objectives, summarise
+from mempo.evaluate.report import report_table, scores_table
+from mempo.evaluate.resume import missing_jobs, play_missing, score_missing_notes
+from mempo.evaluate.runner import EvalSetup, greedy_note
 from mempo.prompt_date import with_saved_date, with_todays_date
 from mempo.rollout.agent import Agent
 from mempo.rollout.interfaces import Sampler, Scorer

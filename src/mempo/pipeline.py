@@ -36,8 +36,8 @@ from mempo.engine.scorer import LocalScorer
 from mempo.engine.update import Updater
 from mempo.engine.vllm import require_vllm
 from mempo.errors import UserError
+from mempo.evaluate.report import ByObjectives, evaluation_table
 from mempo.evaluate.runner import EvalResult, EvalSetup, evaluate, greedy_note
-from mempo.evaluate.table import ByObjectives, evaluation_table
 from mempo.prompt_date import with_saved_date, with_todays_date
 from mempo.rollout.render import Renderer, prompt_probe
 from mempo.rollout.tokenizer import Codec

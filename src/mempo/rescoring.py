@@ -17,10 +17,10 @@ from mempo.evaluate.breakdown import breakdowns
 from mempo.evaluate.compare import Asked, Entry, Report, compare
 from mempo.evaluate.export import FORMATS
 from mempo.evaluate.figures import save_figures
+from mempo.evaluate.folder import EvalFolder, asked_of
 from mempo.evaluate.judging import judge_file
 from mempo.evaluate.rescore import measures_of
 from mempo.evaluate.saved import collector_at_rest, scored_lines
-from mempo.evaluate.store import EvalFolder, asked_of
 from mempo.evaluation import measures_by_objectives, print_report, table_notes, write_tables
 from mempo.storage.files import dump_line, write_whole
 from mempo.storage.outputs import output_files, refuse_taken

@@ -13,8 +13,8 @@ from rich.console import Console
 from mempo.evaluate.compare import Asked, Entry, Report, compare
 from mempo.evaluate.export import csv_table, latex, markdown, pair_texts
 from mempo.evaluate.figures import save_figures
-from mempo.evaluate.summary import objective_means, pass_rate, summarise
-from mempo.evaluate.table import report_table, scores_table
+from mempo.evaluate.metrics import objective_means, pass_rate, summarise
+from mempo.evaluate.report import report_table, scores_table
 
 
 def line(question: str, em: float | None, rollout: int = 0, objectives: int = 2, **more: Any) -> dict[str, Any]:

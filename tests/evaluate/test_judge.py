@@ -12,7 +12,7 @@ from rich.console import Console
 from mempo.config.server import JudgeSettings, ServerSettings
 from mempo.config.tools import RetrySettings
 from mempo.errors import UserError
-from mempo.evaluate.judge import Asked, Judgement, judge_prompt, open_judge, parse_verdict, quoted
+from mempo.evaluate.llm_judge import Asked, Judgement, judge_prompt, open_judge, parse_verdict, quoted
 from tests.evaluate.openai_stub import FAMILIES, VLLM, Family, Stub, reply, stub_server
 from tests.tiny import make_codec
 

@@ -11,8 +11,8 @@ from mempo.config.server import ServerSettings
 from mempo.engine.server.capabilities import Capabilities
 from mempo.engine.server.client import OpenAIClient
 from mempo.engine.server.sampler import OpenAISampler
+from mempo.evaluate.metrics import summarise
 from mempo.evaluate.runner import EvalSetup, facts_of
-from mempo.evaluate.summary import summarise
 from mempo.rewards.memory import MemorySettings
 from mempo.rewards.outcome import OutcomeSettings
 from mempo.rollout.agent import Job, run_rollouts

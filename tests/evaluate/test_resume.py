@@ -14,9 +14,9 @@ from mempo.config.evaluate import EvalSettings, agent_spec
 from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.errors import UserError
 from mempo.evaluate.compare import Asked
+from mempo.evaluate.folder import EvalFolder, asked_of, refuse_changed_questions, weights_mark
 from mempo.evaluate.resume import play_missing, score_missing_notes
 from mempo.evaluate.runner import EvalSetup
-from mempo.evaluate.store import EvalFolder, asked_of, refuse_changed_questions, weights_mark
 from mempo.rollout.interfaces import Generation, SamplerError, SamplingParams, ToolErrorKind, ToolResult
 from mempo.rollout.question import Question
 from mempo.storage.files import read_lines

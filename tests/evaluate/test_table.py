@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from mempo.evaluate.table import COLUMNS, ByObjectives, cells, evaluation_table
+from mempo.evaluate.report import COLUMNS, ByObjectives, cells, evaluation_table
 from mempo.rewards.rollout_metrics import aggregate
 
 START: ByObjectives = {2: {"questions": 50.0, "em": 0.125, "f1": 0.5, "memory/p_mem_raw": None, "errors": 0.0}}

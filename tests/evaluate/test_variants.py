@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mempo.evaluate.variants import MEASURES, augmented, variant_scores
+from mempo.evaluate.published_scores import MEASURES, augmented, variant_scores
 
 PIECES = (
     *("Paris", "the", "A", "an", "U.S.", "New-York", "rome", "1,000", "...", "巴黎", "é", "3.14", "-5", "$5", "«x»"),

@@ -11,7 +11,7 @@ from mempo.config.tools import WebPageSettings, WebSearchSettings
 from mempo.engine.server.capabilities import Capabilities
 from mempo.engine.server.client import OpenAIClient
 from mempo.engine.server.sampler import OpenAISampler
-from mempo.evaluate.judge import Asked, Judge, JudgeSettings
+from mempo.evaluate.llm_judge import Asked, Judge, JudgeSettings
 from mempo.retrieval.client import HttpRetriever, token_from_environment
 from mempo.rollout.interfaces import SamplerError, SamplingParams, ToolResult
 from mempo.tools.access import AccessSettings, AccessTool

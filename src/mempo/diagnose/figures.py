@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from mempo.diagnose.captions import CAPTIONS
 from mempo.diagnose.control import CONTEXTS
 from mempo.diagnose.table import printable
-from mempo.plots import finish, new_figure, save_figure
+from mempo.evaluate.plots import finish, new_figure, save_figure
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7f7f7f")  # apart for colour-blind eyes too
 WIDTH_INCHES, HEIGHT_INCHES = 9.0, 4.4

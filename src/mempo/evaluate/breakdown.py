@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mempo.evaluate.compare import Entry, Report, compare
+from mempo.evaluate.metrics import means_of, scored_questions
 from mempo.evaluate.stats import mean_of
-from mempo.evaluate.summary import means_of, scored_questions
 from mempo.rewards.rollout_metrics import unscored
 from mempo.rollout.question import Question
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mempo.errors import counted
-from mempo.evaluate.stats import Comparison, Estimate, bootstrap, compare_paired, share
-from mempo.evaluate.summary import (
+from mempo.evaluate.metrics import (
     PassRate,
     by_objectives,
     means_of,
@@ -17,7 +16,8 @@ from mempo.evaluate.summary import (
     samples_of,
     scored_questions,
 )
-from mempo.evaluate.variants import SUMMED
+from mempo.evaluate.published_scores import SUMMED
+from mempo.evaluate.stats import Comparison, Estimate, bootstrap, compare_paired, share
 from mempo.rewards.rollout_metrics import unscored
 
 Form = Literal["percent", "number", "whole"]

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mempo.evaluate.compare import Report, Row
-from mempo.plots import finish, new_figure, save_figure
+from mempo.evaluate.plots import finish, new_figure, save_figure
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")  # apart for colour-blind eyes
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")

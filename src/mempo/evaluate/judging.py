@@ -22,12 +22,12 @@ _AT_ONCE = 64
 def judge_file(file: Path, lines: Sequence[Mapping[str, Any]], settings: Any, console: Console) -> int:
     """Ask the judge about every rollout that counts with a gold answer that has no verdict; how many were asked about.
 
-    `settings`: `mempo.evaluate.judge.JudgeSettings`.
+    `settings`: `mempo.evaluate.llm_judge.JudgeSettings`.
 
     Raises:
         UserError: the judge's server does not answer, or refuses the key.
     """
-    from mempo.evaluate.judge import Asked, open_judge  # its libraries are for those who use it
+    from mempo.evaluate.llm_judge import Asked, open_judge  # its libraries are for those who use it
 
     waiting = [line for line in lines if counts(line) and line["gold"] is not None and line.get("judge") is None]
     if not waiting:

@@ -12,7 +12,7 @@ from typing import Any
 
 from mempo.data.written import read_written
 from mempo.errors import UserError
-from mempo.evaluate.summary import AVERAGED, KEYS
+from mempo.evaluate.metrics import AVERAGED, KEYS
 from mempo.rollout.trajectory import StopReason
 from mempo.storage.jsonl import is_blank, json_name
 

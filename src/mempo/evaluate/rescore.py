@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from mempo.config.rewards import SCORES, OutcomeSettings
 from mempo.errors import UserError, nearest
 from mempo.evaluate.costs import costs, steps_of_line
-from mempo.evaluate.variants import MEASURES, variant_scores
+from mempo.evaluate.published_scores import MEASURES, variant_scores
 from mempo.rewards.outcome import matchable, score_answer
 from mempo.rewards.rollout_metrics import answer_facts
 from mempo.rollout.question import Question, as_gold

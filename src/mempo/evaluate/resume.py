@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mempo.config.evaluate import AgentSpec, EvalSettings
+from mempo.evaluate.folder import EvalFolder
 from mempo.evaluate.loops import run_loop
 from mempo.evaluate.runner import EvalSetup, facts_of, jobs_of, play, scored_notes
 from mempo.evaluate.saved import read_beside
-from mempo.evaluate.store import EvalFolder
 from mempo.rewards.rollout_metrics import counts
 from mempo.rollout.agent import Job
 from mempo.rollout.question import Question

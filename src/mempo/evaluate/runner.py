@@ -15,7 +15,7 @@ from mempo.config.rollout import DecodingSettings
 from mempo.errors import UserError, counted
 from mempo.evaluate.breakdown import groups_of
 from mempo.evaluate.costs import costs, steps_of
-from mempo.evaluate.summary import by_objectives, summarise
+from mempo.evaluate.metrics import by_objectives, summarise
 from mempo.rewards.memory import score_notes
 from mempo.rewards.note_reward import NoteScore
 from mempo.rewards.outcome import CustomScore, outcome_score
@@ -158,7 +158,7 @@ def evaluate(
     setup: EvalSetup, questions: Sequence[Question], settings: EvalSettings, save_to: Path | None = None
 ) -> EvalResult:
     """Roll every question out and keep everything in memory: the evaluations within a training run. What outlives a
-    kill is `mempo.evaluate.store`."""
+    kill is `mempo.evaluate.folder`."""
     jobs = jobs_of(questions, settings, setup.seed)
     places = {id(job): i for i, job in enumerate(jobs)}
     done: dict[int, Trajectory] = {}

@@ -13,7 +13,7 @@ from typing import Any
 
 import mempo
 from mempo.config.base import leaves
-from mempo.evaluate.store import weights_mark
+from mempo.evaluate.folder import weights_mark
 
 READERS = frozenset(
     (

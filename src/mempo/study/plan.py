@@ -17,7 +17,7 @@ from typing import Any
 from mempo.build import advantage_function, custom_score
 from mempo.config import Resolved, resolve
 from mempo.errors import ConfigError
-from mempo.evaluate.store import without
+from mempo.evaluate.folder import without
 from mempo.study.code import code_digest, named_content
 from mempo.study.settings import StartSettings, Study
 
