@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from mempo.build import load_data, make_agent
 from mempo.config import resolve
 from mempo.engine.sampler import generate_batch
 from mempo.errors import ConfigError, UserError
@@ -17,6 +16,7 @@ from mempo.rewards.outcome import OutcomeScore
 from mempo.rollout.interfaces import SamplingParams
 from mempo.rollout.plugins import call_own
 from mempo.rollout.trajectory import StopReason, Trajectory
+from mempo.setup import load_data, make_agent
 from mempo.train.score_batch import refuse_nothing_counted
 from tests.tiny import chat_codec, make_codec, tiny_llama
 

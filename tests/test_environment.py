@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from mempo.build import make_agent as agent_of
 from mempo.config import resolve
 from mempo.envs.atlas import AtlasWorld
 from mempo.errors import ConfigError, UserError
@@ -18,6 +17,7 @@ from mempo.rollout.interfaces import Environment, Tool, ToolErrorKind, ToolResul
 from mempo.rollout.protocol import ACTION_TAGS, TAGS, ParseOutcome, TurnGrammar, format_violations, parse_turn, scan
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import StopReason, Trajectory
+from mempo.setup import make_agent as agent_of
 from tests.tiny import Scripted, make_agent, make_codec
 
 CODEC = make_codec("byte_bpe", "added")

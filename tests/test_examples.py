@@ -16,7 +16,6 @@ from examples.own_reward import PRICE, score
 from examples.own_tool import MoonTool
 from examples.own_world import LETTERS, GreekWorld
 
-from mempo.build import advantage_function, custom_score, load_data, make_agent, make_tools
 from mempo.config import Config, resolve
 from mempo.config.train import ExpertSettings
 from mempo.diagnose_run import _grammar as grammar_of_run
@@ -28,6 +27,7 @@ from mempo.rollout.agent import Job
 from mempo.rollout.interfaces import Context, Environment, Tool, ToolErrorKind, World
 from mempo.rollout.plugins import load_object
 from mempo.rollout.question import Question
+from mempo.setup import advantage_function, custom_score, load_data, make_agent, make_tools
 from mempo.storage.files import read_lines
 from mempo.storage.rollouts import load_rollouts
 from mempo.train.expert_rollouts import plan_of, play

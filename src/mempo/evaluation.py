@@ -13,7 +13,6 @@ from typing import Any
 
 from rich.console import Console
 
-from mempo.build import Data, check_window, custom_score, load_data, make_agent, make_sampler, make_tools
 from mempo.config import Config, Resolved, completed
 from mempo.config.evaluate import AgentSpec, EvalSettings, agent_specs
 from mempo.config.rollout import PromptSettings
@@ -43,6 +42,7 @@ from mempo.rollout.interfaces import Sampler, Scorer
 from mempo.rollout.question import Question
 from mempo.rollout.render import Renderer, prompt_probe
 from mempo.rollout.tokenizer import Codec
+from mempo.setup import Data, check_window, custom_score, load_data, make_agent, make_sampler, make_tools
 from mempo.storage.append import refuse_lost_arrays
 from mempo.storage.files import write_whole
 from mempo.storage.run_folder import RunFolder

@@ -15,16 +15,6 @@ from pydantic import ConfigDict, StringConstraints, TypeAdapter, with_config
 from rich.console import Console
 from typing_extensions import TypedDict
 
-from mempo.build import (
-    Data,
-    advantage_function,
-    check_window,
-    custom_score,
-    load_data,
-    make_agent,
-    make_sampler,
-    make_tools,
-)
 from mempo.config import Config, Resolved, completed
 from mempo.config.extending import may_change, refuse_shorter, remarks
 from mempo.config.train import ToySettings
@@ -41,6 +31,16 @@ from mempo.evaluate.runner import EvalResult, EvalSetup, evaluate, greedy_note
 from mempo.prompt_date import with_saved_date, with_todays_date
 from mempo.rollout.render import Renderer, prompt_probe
 from mempo.rollout.tokenizer import Codec
+from mempo.setup import (
+    Data,
+    advantage_function,
+    check_window,
+    custom_score,
+    load_data,
+    make_agent,
+    make_sampler,
+    make_tools,
+)
 from mempo.storage.atomic import whole_folder
 from mempo.storage.files import write_whole
 from mempo.storage.read_files import exists, read_json

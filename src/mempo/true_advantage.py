@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from mempo.build import advantage_function, custom_score, load_data, make_agent, make_sampler, make_tools
 from mempo.config import Config, resolve
 from mempo.diagnose.numbers import finite
 from mempo.diagnose.signals import signals_of
@@ -37,6 +36,7 @@ from mempo.rollout.interfaces import CohortSampler, Generation, Sampler, Sampler
 from mempo.rollout.protocol import closing, format_violations
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory, Turn
+from mempo.setup import advantage_function, custom_score, load_data, make_agent, make_sampler, make_tools
 from mempo.storage.files import write_whole
 from mempo.storage.run_folder import RunFolder
 from mempo.train.batch import take

@@ -13,13 +13,13 @@ import yaml
 from rich.console import Console
 
 import mempo.cli
-from mempo.build import load_data, make_agent, make_tools
 from mempo.cluster.sft_data import command_line, mixed_rows, write_sft_data
 from mempo.cluster.sft_dataset import TokenRows
 from mempo.cluster.sft_rows_file import loss_mask, vocabulary_mark, write_rows
 from mempo.config import Config, resolve
 from mempo.errors import UserError
 from mempo.rollout.trajectory import Row, Segment
+from mempo.setup import load_data, make_agent, make_tools
 from mempo.train.demonstrations import Demonstrations, demonstrations
 from tests.cluster.sft_folder import CODEC, sft_config
 from tests.tiny import make_codec

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 
-from mempo.build import make_sampler
 from mempo.config import resolve
 from mempo.config.engine import SamplerSettings
 from mempo.engine.batcher import BatchingSampler
@@ -28,6 +27,7 @@ from mempo.engine.vllm_sampler import VllmSampler
 from mempo.errors import ConfigError, UserError
 from mempo.rollout.interfaces import Generation, SamplingParams
 from mempo.rollout.trajectory import GenerationStop
+from mempo.setup import make_sampler
 from mempo.train.rl import measures_of
 from tests.tiny import make_codec, tiny_llama
 

@@ -67,8 +67,8 @@ def opened() -> Opened:
 
 
 def test_every_agent_is_judged_by_its_own_grammar() -> None:
-    from mempo.build import Data
     from mempo.retrieval.document import Retriever
+    from mempo.setup import Data
 
     config = resolve("quickstart", ["evaluate.agents=[memory, react, no_tools]", "prompt.force_mem=true"]).config
     retriever: Retriever = object()  # type: ignore[assignment]

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import mempo.cli
-from mempo.build import open_retriever
 from mempo.config import resolve
 from mempo.config.retrieval import BuildSettings, EncoderSettings
 from mempo.errors import UserError
@@ -21,6 +20,7 @@ from mempo.retrieval.build import build_index
 from mempo.retrieval.encoder import TransformersEncoder
 from mempo.retrieval.errors import CorpusError
 from mempo.retrieval.index import open_index
+from mempo.setup import open_retriever
 from tests.retrieval.encoders import tiny_bert
 
 ROWS = [{"id": str(i), "title": f"T{i}", "text": "the capital of france is paris " + "a b c " * i} for i in range(12)]

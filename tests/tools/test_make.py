@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from mempo.build import make_tools
 from mempo.config import resolve
 from mempo.errors import ConfigError, UserError
 from mempo.retrieval.document import Document, Hit
+from mempo.setup import make_tools
 from mempo.tools.access import AccessTool
 from mempo.tools.search import SearchTool
 

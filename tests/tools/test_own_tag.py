@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from examples.own_calculator import Calculator
 
-from mempo.build import make_agent, make_tools
 from mempo.config import resolve
 from mempo.engine.server.reply import ServerReply
 from mempo.engine.server.stop_reason import ending
@@ -19,6 +18,7 @@ from mempo.rollout.agent import DecodingSettings, Job, rollout
 from mempo.rollout.interfaces import Tool, ToolErrorKind, ToolResult
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import GenerationStop, StopReason
+from mempo.setup import make_agent, make_tools
 from tests.tiny import Scripted, chat_codec, make_codec
 
 CALCULATOR = "agent.tools=[examples.own_calculator:Calculator]"

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from mempo.build import Data, load_data, make_agent, make_tools
 from mempo.config import Config
 from mempo.envs.atlas import AtlasWorld
 from mempo.rewards.probe_check import CheckNotes
 from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import Row
+from mempo.setup import Data, load_data, make_agent, make_tools
 from mempo.train.demonstrations import codec_of_toy, notes_to_check, sft_rows
 from tests.train.small import small
 

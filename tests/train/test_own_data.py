@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mempo.build import Data, load_data, make_agent, make_tools
 from mempo.config import Config, resolve
 from mempo.data.errors import QuestionFileError
 from mempo.data.questions import load_questions
@@ -22,6 +21,7 @@ from mempo.pipeline import train
 from mempo.rollout.agent import Agent
 from mempo.rollout.protocol import format_violations
 from mempo.rollout.tokenizer import Codec
+from mempo.setup import Data, load_data, make_agent, make_tools
 from mempo.train.demonstrations import Demonstrations, codec_of_toy, demonstrations
 from mempo.train.gold_plans import planned
 from mempo.train.sft import probe_row

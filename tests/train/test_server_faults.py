@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from fastapi import FastAPI, Request, Response
 
-from mempo.build import open_retriever
 from mempo.config import resolve
 from mempo.config.tools import RetrySettings, SearchSettings
 from mempo.errors import UserError
@@ -22,6 +21,7 @@ from mempo.retrieval.corpus import Corpus, Document
 from mempo.retrieval.document import Hit
 from mempo.retrieval.index import Bm25Index
 from mempo.retrieval.server.app import create_app
+from mempo.setup import open_retriever
 from mempo.tools.search import SearchTool
 from mempo.train.rl import RlSetup, train_rl
 from tests.retrieval.serving import serving

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mempo.build import load_data, make_agent, make_tools
 from mempo.config import Config, resolve
 from mempo.config.rewards import OutcomeSettings
 from mempo.config.train import ExpertSettings
@@ -29,6 +28,7 @@ from mempo.rollout.interfaces import Environment, HasExpert, HasTexts, ToolError
 from mempo.rollout.protocol import format_violations
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import StopReason
+from mempo.setup import load_data, make_agent, make_tools
 from mempo.storage.files import read_lines
 from mempo.train.demonstrations import codec_of_toy, sft_rows
 from mempo.train.expert_rollouts import Demo, play

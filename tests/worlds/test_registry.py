@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from mempo.build import load_data
 from mempo.config import resolve
 from mempo.envs.atlas import TOY, AtlasWorld
 from mempo.envs.registry import make_world
 from mempo.errors import UserError
 from mempo.rollout.interfaces import World
+from mempo.setup import load_data
 
 MODULE = """
 from mempo.rollout.question import Question

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from mempo.build import load_data, make_agent
 from mempo.cluster.divisibility import check_divides, check_enough_questions
 from mempo.cluster.machine import Machine
 from mempo.cluster.verl_config import TRAINER, check_for_cluster, verl_config
@@ -20,6 +19,7 @@ from mempo.config.cluster import ClusterSettings
 from mempo.engine.lora import is_adapter_folder
 from mempo.engine.model import check_model_folder, load_codec
 from mempo.errors import UserError
+from mempo.setup import load_data, make_agent
 
 GIB = 1 << 30
 PLUGIN = "mempo.cluster.plugin"

@@ -13,7 +13,6 @@ from typing import Any
 
 from rich.console import Console
 
-from mempo.build import Data, advantage_function, check_window, custom_score, load_data, make_agent, make_tools
 from mempo.cluster.divisibility import check_divides, check_enough_questions
 from mempo.cluster.doctor import failures, quick_checks
 from mempo.cluster.machine import Machine
@@ -28,6 +27,7 @@ from mempo.errors import UserError
 from mempo.pipeline import fingerprints
 from mempo.prompt_date import with_saved_date, with_todays_date
 from mempo.rollout.render import Renderer
+from mempo.setup import Data, advantage_function, check_window, custom_score, load_data, make_agent, make_tools
 from mempo.storage.files import write_whole
 from mempo.storage.run_folder import RunFolder
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mempo.build import advantage_function, custom_score, make_agent, make_tools, open_retriever
 from mempo.config import Config
 from mempo.engine.model import load_codec, model_window
 from mempo.envs.registry import make_world
 from mempo.rollout.agent import Agent, DecodingSettings
 from mempo.rollout.interfaces import World
 from mempo.rollout.tokenizer import Codec
+from mempo.setup import advantage_function, custom_score, make_agent, make_tools, open_retriever
 from mempo.storage.run_folder import RunFolder
 from mempo.train.score_batch import Scoring
 

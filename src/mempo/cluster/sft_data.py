@@ -18,7 +18,6 @@ from typing import Any
 import yaml
 from rich.console import Console
 
-from mempo.build import load_data, make_agent, make_tools
 from mempo.cluster.sft_rows_file import write_rows
 from mempo.cluster.verl_learning import model_section, precision
 from mempo.config import Config
@@ -27,6 +26,7 @@ from mempo.errors import UserError
 from mempo.rollout.protocol import closing, opening
 from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import Row, Turn
+from mempo.setup import load_data, make_agent, make_tools
 from mempo.storage.outputs import output_folder, refuse_others
 from mempo.train.batch import take
 from mempo.train.demonstrations import demonstrations

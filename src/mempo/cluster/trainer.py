@@ -26,7 +26,6 @@ from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions, log_seqlen_unbalance
 
-from mempo.build import load_data
 from mempo.cluster.actor_scorer import ActorScorer
 from mempo.cluster.agent_loop import response_start, run_of
 from mempo.cluster.minibatches import MiniBatches, deal_questions, row_order
@@ -37,6 +36,7 @@ from mempo.cluster.versions import require_versions
 from mempo.engine.update import TrainRow
 from mempo.errors import UserError
 from mempo.rewards.rollout_metrics import known
+from mempo.setup import load_data
 from mempo.storage.rollouts import save_rollouts
 from mempo.train.advantages import batch_advantages
 from mempo.train.batch import advantages_by_turn, training_rows

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mempo.build import advantage_function, custom_score
 from mempo.config import Resolved, resolve
 from mempo.errors import ConfigError
 from mempo.evaluate.folder import without
+from mempo.setup import advantage_function, custom_score
 from mempo.study.code import code_digest, named_content
 from mempo.study.settings import StartSettings, Study
 
