@@ -20,13 +20,13 @@ from mempo.config import Config, resolve
 from mempo.config.train import ExpertSettings
 from mempo.diagnose_run import _grammar as grammar_of_run
 from mempo.engine.model import load_codec, save_policy
-from mempo.pipeline import train
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.index import Bm25Index
 from mempo.rollout.agent import Job
 from mempo.rollout.interfaces import Context, Environment, Tool, ToolErrorKind, World
 from mempo.rollout.plugins import load_object
 from mempo.rollout.question import Question
+from mempo.run.train import train
 from mempo.setup import advantage_function, custom_score, load_data, make_agent, make_tools
 from mempo.storage.files import read_lines
 from mempo.storage.rollouts import load_rollouts

@@ -10,7 +10,7 @@ import pytest
 
 from mempo.config import resolve
 from mempo.errors import ConfigError
-from mempo.own_objects import load_own_objects, own_objects
+from mempo.run.own_objects import load_own_objects, own_objects
 
 MODULE = """
 def score(question, trajectory): ...

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
-import mempo.prompt_date
+import mempo.run.prompt_date
 import mempo.train.sft
 from mempo.config import resolve
 from mempo.config.rollout import PromptSettings
 from mempo.engine.model import save_policy
 from mempo.errors import ConfigError, UserError
-from mempo.prompt_date import with_saved_date, with_todays_date
 from mempo.rollout.render import Renderer, prompt_probe
+from mempo.run.prompt_date import with_saved_date, with_todays_date
 from mempo.storage.read_files import DamagedFile
 from tests.evaluate.test_commands import Cli, cli, config  # noqa: F401
 from tests.tiny import chat_codec, make_codec, tiny_llama
@@ -37,7 +37,7 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Any:
             def today(cls) -> datetime.date:  # type: ignore[override]
                 return datetime.date.fromisoformat(day)
 
-        monkeypatch.setattr(mempo.prompt_date, "date", Today)
+        monkeypatch.setattr(mempo.run.prompt_date, "date", Today)
 
     return set_day
 
@@ -144,7 +144,7 @@ def test_an_evaluation_resumed_a_day_later_asks_the_same(
 
 @pytest.mark.slow
 def test_a_run_resumed_a_day_later_asks_the_same(monkeypatch: pytest.MonkeyPatch, on: Any, tmp_path: Path) -> None:
-    from mempo.pipeline import train
+    from mempo.run.train import train
     from tests.train.small import SMALL
 
     save_policy(tiny_llama(DATED), tmp_path / "model")

@@ -80,13 +80,13 @@ def _train(source: str, overrides: list[str], resume: bool, dry_run: bool) -> No
 
     resolved = resolve(source, overrides)
     if dry_run:
-        from mempo.own_objects import load_own_objects
+        from mempo.run.own_objects import load_own_objects
 
         load_own_objects(resolved.config)
         typer.echo(dump_with_origins(resolved), nl=False)
         return
-    from mempo.pipeline import train as run_training
-    from mempo.pipeline import where_it_stands
+    from mempo.run.train import train as run_training
+    from mempo.run.train import where_it_stands
 
     with stoppable(lambda: where_it_stands(resolved)):
         run_training(resolved, resume, console())
@@ -136,7 +136,7 @@ def evaluate(
     from mempo.config import resolve
     from mempo.config.overrides import source_and_overrides
     from mempo.config.yaml_text import dump_flow
-    from mempo.evaluation import default_out, evaluate_model, evaluate_server, final_model, played_so_far
+    from mempo.run.evaluate import default_out, evaluate_model, evaluate_server, final_model, played_so_far
 
     model, settings = source_and_overrides(model, overrides)
     if model is None and server is None and config is None:
@@ -213,7 +213,7 @@ def score(
 ) -> None:
     """Score saved rollouts again, with other metrics and without the policy."""
     from mempo.evaluate.rescore import scorers_of
-    from mempo.rescoring import judge_settings, score_run
+    from mempo.run.score import judge_settings, score_run
 
     if judge is None and judge_model is not None:
         raise UserError("--judge-model belongs to --judge, which is not given")
@@ -236,7 +236,7 @@ def compare(
 ) -> None:
     """Set agents and runs side by side: a table, and with --out files and figures."""
     from mempo.evaluate.rescore import scorers_of
-    from mempo.rescoring import compare_runs
+    from mempo.run.score import compare_runs
 
     compare_runs(runs, scorers_of(scores), _names(agents), _names(format), out, console(), force)
 

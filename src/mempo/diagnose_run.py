@@ -21,12 +21,12 @@ from mempo.engine.model import load_codec, load_policy
 from mempo.engine.scorer import LocalScorer
 from mempo.envs.registry import make_world
 from mempo.errors import UserError, counted
-from mempo.evaluation import final_model
 from mempo.rewards.rollout_metrics import counts
 from mempo.rollout.interfaces import Environment
 from mempo.rollout.protocol import ACTION_TAGS, TurnGrammar
 from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import Trajectory
+from mempo.run.evaluate import final_model
 from mempo.storage.files import write_whole
 from mempo.storage.outputs import output_files, refuse_taken
 from mempo.storage.read_files import exists

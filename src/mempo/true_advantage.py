@@ -29,13 +29,13 @@ from mempo.engine.prefix_forward import SharedForward
 from mempo.engine.scorer import LocalScorer
 from mempo.errors import UserError
 from mempo.evaluate.runner import EvalSettings, play
-from mempo.evaluation import final_model
 from mempo.rewards.answer_match import answers_given
 from mempo.rollout.agent import Agent, Beginning, DecodingSettings, Job, at_once, noise_seed, read_turn
 from mempo.rollout.interfaces import CohortSampler, Generation, Sampler, SamplerError, SamplingParams, Scorer
 from mempo.rollout.protocol import closing, format_violations
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory, Turn
+from mempo.run.evaluate import final_model
 from mempo.setup import advantage_function, custom_score, load_data, make_agent, make_sampler, make_tools
 from mempo.storage.files import write_whole
 from mempo.storage.run_folder import RunFolder

@@ -20,7 +20,7 @@ from mempo.config import resolve
 from mempo.config.engine import ModelSettings
 from mempo.engine.model import load_policy
 from mempo.errors import ConfigError, UserError
-from mempo.evaluation import final_model
+from mempo.run.evaluate import final_model
 from tests.cluster.verl_tree import ALPHA, CODEC, RANK, adapted_policy, adapted_step_folder, logits, step_folder
 from tests.tiny import tiny_llama
 

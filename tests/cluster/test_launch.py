@@ -19,7 +19,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-import mempo.prompt_date
+import mempo.run.prompt_date
 from mempo.cluster.launch import checked_address, dry_run, launch
 from mempo.cluster.process import run_process
 from mempo.cluster.questions import question_of
@@ -106,7 +106,7 @@ def test_a_template_with_a_date_gets_the_day_of_the_launch(
     codec.tokenizer.save_pretrained(model)
     config = resolved(model, questions, tmp_path, "limits.max_context_tokens=200")
     for day in (2, 3):
-        monkeypatch.setattr(mempo.prompt_date, "date", SimpleNamespace(today=lambda day=day: date(2020, 1, day)))
+        monkeypatch.setattr(mempo.run.prompt_date, "date", SimpleNamespace(today=lambda day=day: date(2020, 1, day)))
         assert start(config, Runs(), resume=day == 3) == 0
         assert yaml.safe_load((run / "config.yaml").read_text("utf-8"))["prompt"]["date"] == "2020-01-02"
         assert yaml.safe_load((run / "verl.yaml").read_text("utf-8"))["mempo"]["prompt"]["date"] == "2020-01-02"

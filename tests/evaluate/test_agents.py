@@ -9,8 +9,8 @@ from mempo.config.evaluate import agent_spec, agent_specs
 from mempo.config.rollout import PromptSettings
 from mempo.errors import ConfigError
 from mempo.evaluate.agents import instructions
-from mempo.evaluation import Opened, agents_of, specs_of
 from mempo.rollout.protocol import TurnGrammar, parse_turn
+from mempo.run.evaluate import Opened, agents_of, specs_of
 from tests.train.fakes import CODEC
 
 

@@ -11,9 +11,9 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from mempo.config import Resolved, resolve
-from mempo.pipeline import train
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory
+from mempo.run.train import train
 
 SMALL = (
     "model.threads=1",

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-import mempo.pipeline
+import mempo.run.train
 from mempo.config import resolve
 from mempo.errors import UserError
-from mempo.pipeline import train
+from mempo.run.train import train
 from mempo.storage.run_folder import RunFolder
 from tests.train.small import assert_same_weights, metrics, quiet, run
 
@@ -142,7 +142,7 @@ def test_a_start_that_failed_is_begun_again_with_other_settings(
         raise UserError("no expert")
 
     with monkeypatch.context() as patch:
-        patch.setattr(mempo.pipeline, "sft_rows", fails)
+        patch.setattr(mempo.run.train, "sft_rows", fails)
         with pytest.raises(UserError, match="no expert"):
             run(tmp_path / "run", *TINY)
     assert (tmp_path / "run" / "config.yaml").is_file()

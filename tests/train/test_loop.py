@@ -14,8 +14,8 @@ import mempo.train.sft
 from mempo.config import resolve
 from mempo.engine.model import save_policy
 from mempo.errors import UserError
-from mempo.evaluation import evaluate_model, final_model
-from mempo.pipeline import train
+from mempo.run.evaluate import evaluate_model, final_model
+from mempo.run.train import train
 from mempo.storage.files import read_lines
 from tests.tiny import make_codec, tiny_llama
 from tests.train.small import assert_same_weights, metrics, quiet, run, weights

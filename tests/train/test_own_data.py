@@ -16,11 +16,11 @@ from mempo.config import Config, resolve
 from mempo.data.errors import QuestionFileError
 from mempo.data.questions import load_questions
 from mempo.errors import ConfigError, UserError
-from mempo.evaluation import evaluate_server
-from mempo.pipeline import train
 from mempo.rollout.agent import Agent
 from mempo.rollout.protocol import format_violations
 from mempo.rollout.tokenizer import Codec
+from mempo.run.evaluate import evaluate_server
+from mempo.run.train import train
 from mempo.setup import Data, load_data, make_agent, make_tools
 from mempo.train.demonstrations import Demonstrations, codec_of_toy, demonstrations
 from mempo.train.gold_plans import planned

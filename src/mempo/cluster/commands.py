@@ -70,7 +70,7 @@ def launch(
     resolved = resolve(source, overrides or ())
     if dry_run:
         from mempo.cluster.launch import dry_run as printed
-        from mempo.own_objects import load_own_objects
+        from mempo.run.own_objects import load_own_objects
 
         load_own_objects(resolved.config)
         typer.echo(printed(resolved, address), nl=False)

@@ -24,9 +24,9 @@ from mempo.config import Config, Resolved, completed
 from mempo.config.base import is_import_path
 from mempo.engine.model import load_codec
 from mempo.errors import UserError
-from mempo.pipeline import fingerprints
-from mempo.prompt_date import with_saved_date, with_todays_date
 from mempo.rollout.render import Renderer
+from mempo.run.prompt_date import with_saved_date, with_todays_date
+from mempo.run.train import fingerprints
 from mempo.setup import Data, advantage_function, check_window, custom_score, load_data, make_agent, make_tools
 from mempo.storage.files import write_whole
 from mempo.storage.run_folder import RunFolder

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from mempo.errors import UserError
-from mempo.pipeline import train
+from mempo.run.train import train
 from mempo.study.plan import Task
 from mempo.study.record import Record, record_of
 

@@ -36,12 +36,12 @@ from mempo.evaluate.metrics import by_objectives, summarise
 from mempo.evaluate.report import report_table, scores_table
 from mempo.evaluate.resume import missing_jobs, play_missing, score_missing_notes
 from mempo.evaluate.runner import EvalSetup, greedy_note
-from mempo.prompt_date import with_saved_date, with_todays_date
 from mempo.rollout.agent import Agent
 from mempo.rollout.interfaces import Sampler, Scorer
 from mempo.rollout.question import Question
 from mempo.rollout.render import Renderer, prompt_probe
 from mempo.rollout.tokenizer import Codec
+from mempo.run.prompt_date import with_saved_date, with_todays_date
 from mempo.setup import Data, check_window, custom_score, load_data, make_agent, make_sampler, make_tools
 from mempo.storage.append import refuse_lost_arrays
 from mempo.storage.files import write_whole

@@ -28,9 +28,9 @@ from mempo.engine.vllm import require_vllm
 from mempo.errors import UserError
 from mempo.evaluate.report import ByObjectives, evaluation_table
 from mempo.evaluate.runner import EvalResult, EvalSetup, evaluate, greedy_note
-from mempo.prompt_date import with_saved_date, with_todays_date
 from mempo.rollout.render import Renderer, prompt_probe
 from mempo.rollout.tokenizer import Codec
+from mempo.run.prompt_date import with_saved_date, with_todays_date
 from mempo.setup import (
     Data,
     advantage_function,

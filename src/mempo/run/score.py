@@ -21,7 +21,7 @@ from mempo.evaluate.folder import EvalFolder, asked_of
 from mempo.evaluate.judging import judge_file
 from mempo.evaluate.rescore import measures_of
 from mempo.evaluate.saved import collector_at_rest, scored_lines
-from mempo.evaluation import measures_by_objectives, print_report, table_notes, write_tables
+from mempo.run.evaluate import measures_by_objectives, print_report, table_notes, write_tables
 from mempo.storage.files import dump_line, write_whole
 from mempo.storage.outputs import output_files, refuse_taken
 from mempo.storage.read_files import DamagedFile, exists
