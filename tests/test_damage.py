@@ -142,7 +142,7 @@ def test_a_run(made: Path, tmp_path: Path, name: str, kind: str) -> None:
 @pytest.mark.parametrize("kind", DAMAGES)
 @pytest.mark.parametrize("name", ["rollouts/step-2.jsonl", "rollouts/step-2.tokens", "metrics.jsonl", "config.yaml"])
 def test_a_diagnosis(made: Path, tmp_path: Path, name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mempo.diagnose_run.save_figures", lambda report, folder: [])
+    monkeypatch.setattr("mempo.diagnose.run.save_figures", lambda report, folder: [])
     run = Path(shutil.copytree(made / "run", tmp_path / "run"))
     damage(run / name, kind)
     said = command("diagnose", run, "--no-model")

@@ -18,7 +18,7 @@ from examples.own_world import LETTERS, GreekWorld
 
 from mempo.config import Config, resolve
 from mempo.config.train import ExpertSettings
-from mempo.diagnose_run import _grammar as grammar_of_run
+from mempo.diagnose.run import _grammar as grammar_of_run
 from mempo.engine.model import load_codec, save_policy
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.index import Bm25Index

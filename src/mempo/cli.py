@@ -305,9 +305,9 @@ def diagnose(
         return
     if measured:
         raise UserError(f"--{next(iter(measured))} belongs to --true-advantage, which is not given")
+    from mempo.diagnose.run import DiagnoseOptions, dump
+    from mempo.diagnose.run import diagnose as run_diagnosis
     from mempo.diagnose.table import diagnosis_table
-    from mempo.diagnose_run import DiagnoseOptions, dump
-    from mempo.diagnose_run import diagnose as run_diagnosis
 
     if steps != "all" and not (steps.isascii() and steps.isdigit() and int(steps) > 0):
         raise UserError(f"--steps {steps!r} is neither all nor a number from 1")
@@ -324,8 +324,8 @@ def diagnose(
 def _true_advantage(run: Path, step: str, measured: dict[str, Any], out: Path | None, as_json: bool) -> None:
     import json
 
+    from mempo.diagnose.true_advantage import TrueAdvantageOptions, diagnose_truth
     from mempo.diagnose.true_table import on_screen
-    from mempo.true_advantage import TrueAdvantageOptions, diagnose_truth
 
     if measured.get("worth", "score") not in ("score", "share"):
         raise UserError(f"--worth {measured['worth']!r} is neither score nor share")

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from mempo.config import resolve
-from mempo.diagnose_run import DiagnoseOptions, diagnose, saved_steps
+from mempo.diagnose.run import DiagnoseOptions, diagnose, saved_steps
 from mempo.engine.model import save_policy
 from mempo.errors import UserError
 from mempo.rollout.protocol import TurnGrammar
@@ -28,7 +28,7 @@ from tests.train.small import run as train_small
 def figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes seconds, and one test sees to it."""
     if request.node.name not in ("test_what_it_writes", "test_a_whole_small_run"):
-        monkeypatch.setattr("mempo.diagnose_run.save_figures", lambda report, folder: [])
+        monkeypatch.setattr("mempo.diagnose.run.save_figures", lambda report, folder: [])
 
 
 NO_MODEL = DiagnoseOptions(use_model=False)

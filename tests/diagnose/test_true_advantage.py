@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import mempo.true_advantage
+import mempo.diagnose.true_advantage
 from mempo.cli import app
 from mempo.config.rewards import MemorySettings
 from mempo.config.train import CreditSettings
 from mempo.diagnose.states import NoteAt, State, choose, states_of
+from mempo.diagnose.true_advantage import Instrument, Measured, TrueAdvantageOptions, history_of, measure
 from mempo.errors import UserError
 from mempo.rewards.outcome import OutcomeSettings
 from mempo.rollout.interfaces import Generation, SamplingParams, ScoreRequest
 from mempo.rollout.protocol import TurnGrammar, parse_turn
 from mempo.rollout.question import Question
 from mempo.train.score_batch import Scoring
-from mempo.true_advantage import Instrument, Measured, TrueAdvantageOptions, history_of, measure
 from tests.tiny import said
 from tests.train.fakes import CODEC, NOTED_ANSWER, SEARCH, agent, played, questions
 from tests.train.small import run
@@ -214,11 +214,11 @@ def test_options_of_the_instrument_need_it(tmp_path: Path) -> None:
 def test_a_run_is_measured_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = run(tmp_path / "run", "sft.steps=2", "sft.demos=4", "rl.steps=1")
     with pytest.raises(UserError, match=r"no checkpoint rl-7; there are: last, start, sft-2, rl-1"):
-        mempo.true_advantage.policy_of(folder, "7")
-    assert mempo.true_advantage.policy_of(folder, "1") == str(folder / "checkpoints" / "rl-1")
+        mempo.diagnose.true_advantage.policy_of(folder, "7")
+    assert mempo.diagnose.true_advantage.policy_of(folder, "1") == str(folder / "checkpoints" / "rl-1")
     # A policy that has learnt nothing writes no notes: the words are ours, everything else is the run's.
     right = {GOOD: 1.0, BAD: 0.0}
-    monkeypatch.setattr(mempo.true_advantage, "_opened", lambda *rest: (instrument(right), ASKED))
+    monkeypatch.setattr(mempo.diagnose.true_advantage, "_opened", lambda *rest: (instrument(right), ASKED))
     result = CliRunner().invoke(
         app, ["diagnose", str(folder), "--true-advantage", "--questions", "2", "--states", "2", "--worth", "share"]
     )
