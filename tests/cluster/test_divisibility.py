@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mempo.cluster.divisibility import ModelShape, check_divides, check_enough_questions, model_shape
+from mempo.cluster.constraints import ModelShape, check_divides, check_enough_questions, model_shape
 from mempo.config import Config, resolve
 from mempo.errors import ConfigError
 

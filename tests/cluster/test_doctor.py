@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mempo.cluster.divisibility import ModelShape
+from mempo.cluster.constraints import ModelShape
 from mempo.cluster.doctor import GIB, PLUGIN, Check, all_checks, failures, quick_checks
 from mempo.cluster.machine import Machine
 from mempo.cluster.model_size import PolicySize, policy_size

@@ -12,9 +12,9 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 import mempo.cli
+from mempo.cluster.model_shape import KNOWN, DecoderShape, shape_of
 from mempo.cluster.plan import Plan, as_json, make_plan
 from mempo.cluster.plan_index import INDEXES, index_bytes, queries_per_s
-from mempo.cluster.plan_model import KNOWN, DecoderShape, shape_of
 from mempo.cluster.plan_settings import plan_settings, settings_of_config
 from mempo.cluster.plan_tokens import prompt_tokens, row_tokens, step_tokens
 from mempo.config import resolve

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mempo.cluster.questions import question_json, question_of, write_questions
-from mempo.cluster.records import RowKey, dealt, decode_rollout, encode_rollout, whole_group
+from mempo.cluster.rollouts import RowKey, dealt, decode_rollout, encode_rollout, whole_group
 from mempo.config.rollout import DecodingSettings
 from mempo.rollout.agent import Job, rollout
 from mempo.rollout.protocol import TurnGrammar

@@ -13,7 +13,7 @@ import yaml
 from rich.console import Console
 
 import mempo.cli
-from mempo.cluster.sft_data import command_line, mixed_rows, write_sft_data
+from mempo.cluster.sft import command_line, mixed_rows, write_sft_data
 from mempo.cluster.sft_dataset import TokenRows
 from mempo.cluster.sft_rows_file import loss_mask, vocabulary_mark, write_rows
 from mempo.config import Config, resolve

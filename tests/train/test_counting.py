@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from mempo.cluster.minibatches import deal_questions
-from mempo.cluster.records import Group, no_rows_because, whole_group
+from mempo.cluster.rollouts import Group, no_rows_because, whole_group
 from mempo.engine.loss import LossSettings
 from mempo.engine.optimizer import OptimSettings
 from mempo.engine.scorer import LocalScorer

@@ -9,8 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 
 from mempo.cluster.questions import AGENT, question_of
-from mempo.cluster.records import no_rows_because
 from mempo.cluster.rollout_queue import send_rollout
+from mempo.cluster.rollouts import no_rows_because
 from mempo.cluster.run import ClusterRun, decoding_of
 from mempo.cluster.server_sampler import ServerSampler
 from mempo.errors import UserError

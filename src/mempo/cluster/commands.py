@@ -117,7 +117,7 @@ def sft_data(
     force: Force = False,
 ) -> None:
     """Write demonstrations of the scripted expert for verl's SFT trainer, with a configuration that starts it."""
-    from mempo.cluster.sft_data import write_sft_data
+    from mempo.cluster.sft import write_sft_data
     from mempo.config import resolve
 
     write_sft_data(resolve(source, overrides or ()).config, out, console(), force)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from mempo.cluster.divisibility import check_divides, check_enough_questions
+from mempo.cluster.constraints import check_divides, check_enough_questions
 from mempo.cluster.machine import Machine
 from mempo.cluster.verl_config import TRAINER, check_for_cluster, verl_config
 from mempo.cluster.verl_keys import unlisted

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from mempo.cluster.divisibility import check_divides, check_enough_questions
+from mempo.cluster.constraints import check_divides, check_enough_questions
 from mempo.cluster.doctor import failures, quick_checks
 from mempo.cluster.machine import Machine
 from mempo.cluster.process import run_process

@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from mempo.cluster.divisibility import ModelShape
+from mempo.cluster.constraints import ModelShape
 from mempo.cluster.model_size import PolicySize, policy_size
 from mempo.cluster.verl_config import TRAINER
 from mempo.cluster.verl_keys import listed_keys

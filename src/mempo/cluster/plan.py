@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from mempo.cluster.model_shape import DecoderShape, shape_of
 from mempo.cluster.plan_index import index_bytes, queries_per_s
 from mempo.cluster.plan_memory import GB, Memory, memory_of, refuse_unless_fits
-from mempo.cluster.plan_model import DecoderShape, shape_of
 from mempo.cluster.plan_time import Times, replicas, times_of
 from mempo.cluster.plan_tokens import StepTokens, step_tokens
 from mempo.config.plan import PlanSettings

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mempo.cluster.plan_model import DecoderShape
+from mempo.cluster.model_shape import DecoderShape
 from mempo.cluster.plan_tokens import StepTokens
 from mempo.config.plan import PlanSettings
 from mempo.errors import UserError

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from mempo.cluster.model_shape import DecoderShape
 from mempo.cluster.plan_memory import GB, Memory, kv_bytes_on_gpu
-from mempo.cluster.plan_model import DecoderShape
 from mempo.cluster.plan_tokens import StepTokens, new_tokens, probe_rows, prompt_tokens, row_tokens
 from mempo.config.plan import PlanSettings
 

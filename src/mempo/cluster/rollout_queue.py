@@ -14,7 +14,7 @@ import torch
 import transfer_queue as tq
 
 from mempo.cluster.questions import question_of
-from mempo.cluster.records import Group, decode_rollout, encode_rollout, whole_group
+from mempo.cluster.rollouts import Group, decode_rollout, encode_rollout, whole_group
 from mempo.rollout.protocol import TurnGrammar
 from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import Trajectory

@@ -26,12 +26,12 @@ from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions, log_seqlen_unbalance
 
-from mempo.cluster.actor_scorer import ActorScorer
 from mempo.cluster.agent_loop import response_start, run_of
 from mempo.cluster.minibatches import MiniBatches, deal_questions, row_order
 from mempo.cluster.questions import TRAINER
-from mempo.cluster.records import Group, RowKey, dealt
 from mempo.cluster.rollout_queue import take_rollouts
+from mempo.cluster.rollouts import Group, RowKey, dealt
+from mempo.cluster.scorer import ActorScorer
 from mempo.cluster.versions import require_versions
 from mempo.engine.update import TrainRow
 from mempo.errors import UserError

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mempo.cluster.divisibility import agent_workers, check_divides, model_shape, server_window_tokens
+from mempo.cluster.constraints import agent_workers, check_divides, model_shape, server_window_tokens
 from mempo.cluster.questions import AGENT, TRAINER
 from mempo.cluster.verl_learning import actor_section, check_learning, compute_dtype, model_section, precision
 from mempo.config import Config

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mempo.cluster.agent_loop import RolloutFailed
-from mempo.cluster.records import dealt
+from mempo.cluster.rollouts import dealt
 from mempo.config import Resolved, resolve
 from mempo.engine.model import load_policy, save_policy
 from mempo.engine.optimizer import learning_rate

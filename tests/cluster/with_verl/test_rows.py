@@ -16,8 +16,8 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
-from mempo.cluster.actor_scorer import ActorScorer, spread_over_ranks
 from mempo.cluster.agent_loop import outputs_of, response_start
+from mempo.cluster.scorer import ActorScorer, spread_over_ranks
 from mempo.config.rewards import OutcomeSettings
 from mempo.config.rollout import DecodingSettings
 from mempo.engine.scorer import LocalScorer

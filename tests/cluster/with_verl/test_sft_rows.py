@@ -15,7 +15,7 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.dataset.dataset_utils import SFTTensorCollator
 from verl.workers.utils.losses import sft_loss
 
-from mempo.cluster.sft_data import mixed_rows, write_sft_data
+from mempo.cluster.sft import mixed_rows, write_sft_data
 from mempo.engine.update import Updater
 from mempo.rollout.trajectory import Row
 from mempo.setup import load_data, make_agent, make_tools

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from mempo.cluster.convert import convert
-from mempo.cluster.sft_data import write_sft_data
+from mempo.cluster.sft import write_sft_data
 from mempo.config.engine import ModelSettings
 from mempo.engine.model import load_policy
 from mempo.engine.optimizer import learning_rate
