@@ -147,8 +147,8 @@ def servers(index: str) -> Iterator[dict[str, tuple[int, int]]]:
     commands = {
         PLAIN: lambda port: [str(HERE / "plain_server.py"), index, port],
         QUICK: lambda port: [str(HERE / "plain_server.py"), index, port, "quick"],
-        OURS: lambda port: ["-m", "mempo.cli", "serve", index, "--port", port],
-        OURS_WITHOUT_CACHE: lambda port: ["-m", "mempo.cli", "serve", index, "--port", port, "cache_mib=0"],
+        OURS: lambda port: ["-m", "mempo.cli.main", "serve", index, "--port", port],
+        OURS_WITHOUT_CACHE: lambda port: ["-m", "mempo.cli.main", "serve", index, "--port", port, "cache_mib=0"],
     }
     started: list[subprocess.Popen[bytes]] = []
     ports: dict[str, tuple[int, int]] = {}

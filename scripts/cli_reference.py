@@ -16,7 +16,7 @@ HEADER = "# Command line\n\nGenerated from the commands' own help by `make docs`
 def reference() -> str:
     """The help of every command, as Markdown, 100 columns wide whatever the terminal."""
     os.environ["TERMINAL_WIDTH"] = os.environ["COLUMNS"] = "100"
-    from mempo.cli import app
+    from mempo.cli.main import app
 
     return HEADER + "".join(_sections(typer.main.get_command(app), "mempo", None))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from mempo import cli
+from mempo.cli import main as cli
 from mempo.config import resolve
 from mempo.config.addresses import masked, server_address
 from mempo.config.server import JudgeSettings, ServerSettings

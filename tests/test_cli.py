@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-import mempo.cli
+import mempo.cli.main
 from mempo.engine.model import save_policy
 from mempo.retrieval.index import open_index
 from mempo.retrieval.server.app import create_app
@@ -47,7 +47,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> C
         monkeypatch.setattr(sys, "argv", ["mempo", *map(str, arguments)])
         code = 0
         try:
-            mempo.cli.main()
+            mempo.cli.main.main()
         except SystemExit as stop:
             code = int(stop.code or 0)
         out, err = capfd.readouterr()
@@ -95,7 +95,7 @@ def test_python_m_mempo_is_mempo() -> None:
 
 def test_a_shell_can_complete_commands() -> None:
     asked = {"_MEMPO_COMPLETE": "complete_bash", "COMP_WORDS": "mempo dia", "COMP_CWORD": "1"}
-    code = "import sys; sys.argv = ['mempo']; from mempo.cli import main; main()"
+    code = "import sys; sys.argv = ['mempo']; from mempo.cli.main import main; main()"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env={**os.environ, **asked}, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["diagnose"]
@@ -342,7 +342,7 @@ def test_an_unknown_command_or_a_missing_argument_has_its_usage(cli: Cli) -> Non
 
 
 def test_a_shell_sees_the_same(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mempo.cli", "search", str(tmp_path / "nowhere"), "query"]
+    command = [sys.executable, "-m", "mempo.cli.main", "search", str(tmp_path / "nowhere"), "query"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert_one_line(Said(done.returncode, done.stdout, done.stderr), "nowhere")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 
-import mempo.cli
+import mempo.cli.main
 from mempo.errors import UserError
 from mempo.storage.run_folder import RunFolder
 from tests.train.small import SMALL
@@ -73,7 +73,7 @@ def damage(path: Path, kind: str) -> None:
 def command(*arguments: str | Path) -> str | None:
     """What a command says when it refuses; None when it ends well. Anything but a refusal is raised."""
     try:
-        typer.main.get_command(mempo.cli.app).main([str(a) for a in arguments], "mempo", standalone_mode=False)
+        typer.main.get_command(mempo.cli.main.app).main([str(a) for a in arguments], "mempo", standalone_mode=False)
     except UserError as error:
         return str(error)
     except OSError as error:  # the boundary of the command line says these too

@@ -29,7 +29,7 @@ def python(code: str, *arguments: str | Path) -> subprocess.CompletedProcess[str
 # A step that is logged sends the signal to its own process: no clock decides when it arrives.
 RUN = """
     import os, signal, sys
-    import mempo.cli
+    import mempo.cli.main
     from mempo.storage.run_folder import RunFolder
 
     stage, at, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -42,7 +42,7 @@ RUN = """
 
     RunFolder.log = logged
     sys.argv = ["mempo", *sys.argv[4:]]
-    mempo.cli.main()
+    mempo.cli.main.main()
 """
 
 
@@ -72,7 +72,7 @@ def test_a_run_saves_the_steps_that_are_done_and_goes_on_exactly(
 def test_a_checkpoint_that_was_being_written_is_written_all_the_same(tmp_path: Path) -> None:
     code = """
         import os, signal, sys
-        import mempo.cli, mempo.train.checkpoint as state
+        import mempo.cli.main, mempo.train.checkpoint as state
 
         save = state.save_optimizer
         seen = []
@@ -85,7 +85,7 @@ def test_a_checkpoint_that_was_being_written_is_written_all_the_same(tmp_path: P
 
         state.save_optimizer = saved
         sys.argv = ["mempo", *sys.argv[1:]]
-        mempo.cli.main()
+        mempo.cli.main.main()
     """
     folder = tmp_path / "run"
     settings = ("rl.save_every=2", "sft.steps=1")
@@ -168,7 +168,7 @@ def test_it_is_a_keyboard_interrupt_for_everybody_else() -> None:
 def test_what_a_killed_run_left_half_written_is_swept_at_the_next_start(tmp_path: Path) -> None:
     code = """
         import os, signal, sys
-        import mempo.cli, mempo.train.checkpoint as state
+        import mempo.cli.main, mempo.train.checkpoint as state
 
         save = state.save_optimizer
 
@@ -179,7 +179,7 @@ def test_what_a_killed_run_left_half_written_is_swept_at_the_next_start(tmp_path
 
         state.save_optimizer = saved
         sys.argv = ["mempo", *sys.argv[1:]]
-        mempo.cli.main()
+        mempo.cli.main.main()
     """
     folder = tmp_path / "run"
     settings = ("rl.save_every=1", "sft.steps=1")

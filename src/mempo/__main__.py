@@ -1,5 +1,5 @@
 """`python -m mempo` is `mempo`."""
 
-from mempo.cli import main
+from mempo.cli.main import main
 
 main()

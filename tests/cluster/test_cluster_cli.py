@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-import mempo.cli
+import mempo.cli.main
 from mempo.config import recipe_names, resolve
 from mempo.config.train import ToySettings
 
@@ -18,7 +18,7 @@ CLUSTER_RECIPES = [name for name in recipe_names() if resolve(name).config.clust
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr(sys, "argv", ["mempo", *arguments])
     try:
-        mempo.cli.main()
+        mempo.cli.main.main()
     except SystemExit as stop:
         return int(stop.code or 0)
     return 0

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 
-import mempo.cli
+import mempo.cli.main
 from mempo.cluster.convert import convert
 from mempo.cluster.verl_checkpoint import find_checkpoint
 from mempo.config import resolve
@@ -221,7 +221,7 @@ def test_eval_takes_the_converted_folder(tmp_path: Path, monkeypatch: pytest.Mon
     def call(*arguments: str) -> int:
         monkeypatch.setattr(sys, "argv", ["mempo", *arguments])
         try:
-            mempo.cli.main()
+            mempo.cli.main.main()
         except SystemExit as stop:
             return int(stop.code or 0)
         return 0

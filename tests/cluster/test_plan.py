@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
-import mempo.cli
+import mempo.cli.main
 from mempo.cluster.model_shape import KNOWN, DecoderShape, shape_of
 from mempo.cluster.plan import Plan, as_json, make_plan
 from mempo.cluster.plan_index import INDEXES, index_bytes, queries_per_s
@@ -484,7 +484,7 @@ def test_the_recipes_fit_their_machines(recipe: str) -> None:
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr(sys, "argv", ["mempo", "cluster", "plan", *arguments])
     with pytest.raises(SystemExit) as stop:
-        mempo.cli.main()
+        mempo.cli.main.main()
     return int(stop.value.code or 0)
 
 

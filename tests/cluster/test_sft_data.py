@@ -12,7 +12,7 @@ import torch
 import yaml
 from rich.console import Console
 
-import mempo.cli
+import mempo.cli.main
 from mempo.cluster.sft import command_line, mixed_rows, write_sft_data
 from mempo.cluster.sft_dataset import TokenRows
 from mempo.cluster.sft_rows_file import loss_mask, vocabulary_mark, write_rows
@@ -169,7 +169,7 @@ def test_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     out = tmp_path / "out"
     monkeypatch.setattr(sys, "argv", ["mempo", "cluster", "sft-data", str(tmp_path / "my.yaml"), "--out", str(out)])
     with pytest.raises(SystemExit) as stop:
-        mempo.cli.main()
+        mempo.cli.main.main()
     assert stop.value.code == 0
     assert command_line(out) in capsys.readouterr().out
     assert sorted(file.name for file in out.glob("[!.]*")) == [
@@ -180,6 +180,6 @@ def test_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     ]
     monkeypatch.setattr(sys, "argv", [*sys.argv, "sft.demos=7"])
     with pytest.raises(SystemExit) as again:
-        mempo.cli.main()
+        mempo.cli.main.main()
     assert again.value.code == 2
     assert "holds what was made by mempo cluster sft-data" in capsys.readouterr().err

@@ -14,9 +14,9 @@ HEAVY = ("torch", "transformers", "tokenizers", "numpy", "faiss", "httpx", "fast
     "code",
     [
         "import mempo.config",
-        "import mempo.cli",
-        "from mempo.cli import app; app(['config', 'quickstart'], standalone_mode=False)",
-        "from mempo.cli import app; app(['train', 'quickstart', '--dry-run'], standalone_mode=False)",
+        "import mempo.cli.main",
+        "from mempo.cli.main import app; app(['config', 'quickstart'], standalone_mode=False)",
+        "from mempo.cli.main import app; app(['train', 'quickstart', '--dry-run'], standalone_mode=False)",
     ],
 )
 def test_no_heavy_library_is_loaded(code: str) -> None:

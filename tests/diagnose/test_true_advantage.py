@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import mempo.diagnose.true_advantage
-from mempo.cli import app
+from mempo.cli.main import app
 from mempo.config.rewards import MemorySettings
 from mempo.config.train import CreditSettings
 from mempo.diagnose.states import NoteAt, State, choose, states_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import mempo.cli
+import mempo.cli.main
 from mempo.engine.model import save_policy
 from mempo.storage.files import read_lines
 from tests.evaluate.openai_stub import VLLM, Stub, reply, stub_server
@@ -30,7 +30,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_
         monkeypatch.setattr(sys, "argv", ["mempo", *map(str, arguments)])
         code = 0
         try:
-            mempo.cli.main()
+            mempo.cli.main.main()
         except SystemExit as stop:
             code = int(stop.code or 0)
         said = capfd.readouterr()

@@ -71,7 +71,7 @@ def test_killed_three_times_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
     save_policy(tiny_llama(CODEC), tmp_path / "model")
     rng = random.Random(0)
     with stub_server(Stub(CODEC, VLLM, say=said, delay_s=0.02)) as stub:
-        command = [sys.executable, "-c", "import mempo.cli; mempo.cli.main()", "eval", "--server", stub.url]
+        command = [sys.executable, "-c", "import mempo.cli.main; mempo.cli.main.main()", "eval", "--server", stub.url]
         command += ["--tokenizer", "model", "--config", "mine.yaml", "--agents", ",".join(AGENTS), "--samples", "2"]
 
         def start(out: str) -> subprocess.Popen[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import mempo.cli
+import mempo.cli.main
 from mempo.config import resolve
 from mempo.config.retrieval import BuildSettings, EncoderSettings
 from mempo.errors import UserError
@@ -40,7 +40,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> A
         monkeypatch.setattr(sys, "argv", ["mempo", *map(str, arguments)])
         code = 0
         try:
-            mempo.cli.main()
+            mempo.cli.main.main()
         except SystemExit as stop:
             code = int(stop.code or 0)
         out, err = capfd.readouterr()

@@ -46,7 +46,7 @@ def process(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = port or free.getsockname()[1]
-    command = [sys.executable, "-m", "mempo.cli", "serve", str(index), "--port", str(port), *options]
+    command = [sys.executable, "-m", "mempo.cli.main", "serve", str(index), "--port", str(port), *options]
     started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment})
     url = f"http://127.0.0.1:{port}"
     try:

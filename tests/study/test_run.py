@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import mempo.study.run
 import mempo.train.rl
-from mempo.cli import app
+from mempo.cli.main import app
 from mempo.errors import UserError
 from mempo.storage.files import read_lines
 from mempo.study.plan import Task

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from mempo.cli import main
+from mempo.cli.main import main
 
 if __name__ == "__main__":
     library: Any = importlib.import_module("llvmlite.binding.ffi")._lib_wrapper

@@ -444,12 +444,12 @@ SMALL = (
 def test_the_maze_trains_through_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    import mempo.cli
+    import mempo.cli.main
 
     def call(*arguments: str) -> str:
         monkeypatch.setattr("sys.argv", ["mempo", *arguments])
         with pytest.raises(SystemExit) as stop:
-            mempo.cli.main()
+            mempo.cli.main.main()
         out, err = capfd.readouterr()
         assert not stop.value.code, err
         return str(out)

@@ -10,10 +10,10 @@ import typer
 from rich.console import Console
 
 from mempo import __version__
-from mempo.cluster.commands import cluster_app
+from mempo.cli.cluster import cluster_app
+from mempo.cli.index import index_app
 from mempo.config.addresses import masked
 from mempo.errors import UserError
-from mempo.retrieval.commands import index_app
 from mempo.storage.stopping import stoppable
 
 app = typer.Typer(
