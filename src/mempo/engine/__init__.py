@@ -1,1 +1,1 @@
-"""The policy in this process: generation, scoring and updates of a Hugging Face causal language model."""
+"""The policy in this process: sampling, scoring, updating."""

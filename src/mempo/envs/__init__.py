@@ -1,0 +1,1 @@
+"""Environments: questions, documents and places to act in."""

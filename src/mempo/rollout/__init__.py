@@ -1,0 +1,1 @@
+"""One rollout: questions, the language of a turn, contexts, the agent loop, trajectories and their rows."""

@@ -1,0 +1,1 @@
+"""What a command does, from a configuration to a folder."""

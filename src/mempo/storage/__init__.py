@@ -1,0 +1,1 @@
+"""Whole files and folders, run folders, saved rollouts."""
