@@ -1,4 +1,6 @@
-"""Forwarding sequences that share prefixes: by plan (`plan.py`), from kept keys and values (`radix.py`), in batches."""
+"""Forwarding sequences that share prefixes: by plan (`prefix_plan.py`), from cached keys and values
+(`prefix_cache.py`), in batches.
+"""
 
 from __future__ import annotations
 

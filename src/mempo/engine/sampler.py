@@ -1,7 +1,7 @@
 """Batched generation with the log-probs of what was sampled.
 
 Rows leave the batch when they end and waiting prompts take their place. A prompt begins from whatever prefix of it was
-forwarded before: the question of a group once, and in a context that only grows, all earlier turns (`live_rows.py`).
+forwarded before: the question of a group once, and in a context that only grows, all earlier turns (`decode_slots.py`).
 """
 
 from __future__ import annotations

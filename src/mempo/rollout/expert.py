@@ -1,4 +1,6 @@
-"""What a scripted expert is, and how it writes. `demos.py` plays them and has one for search; worlds bring others."""
+"""What a scripted expert is, and how it writes. `train/expert_rollouts.py` plays them and has one for
+search; worlds bring others.
+"""
 
 from __future__ import annotations
 

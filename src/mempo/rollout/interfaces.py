@@ -1,4 +1,4 @@
-"""The protocols between rooms. Anything that has these methods can take the place of ours."""
+"""The protocols between the stages. Anything that has these methods can take the place of ours."""
 
 from __future__ import annotations
 
