@@ -10,7 +10,7 @@ from mempo.rollout.trajectory import Turn
 
 
 def all_notes(renderer: Renderer) -> PiecewiseContext:
-    """Called once with the renderer. Anything with a `name` and a `build` (`mempo.rollout.interfaces.Context`) will do."""
+    """Called once with the renderer. Anything with a `name` and a `build` (the protocol `Context`) will do."""
     return PiecewiseContext("all_notes", renderer, pieces)
 
 

@@ -241,6 +241,8 @@ LOST = {
     "unclosed": "<mem>n<think>s</think><search>q</search>",
     "empty": f"<mem> </mem>{SEARCH}",
     "too long": f"<mem>{'hello ' * 9}</mem>{SEARCH}",
+    "no action": "<mem>n</mem><think>s</think>",
+    "two actions": f"<mem>n</mem>{SEARCH}<answer>a</answer>",
 }
 
 

@@ -36,8 +36,8 @@ def convert(path: Path, out: Path, config: Path | None, own_run: bool, console: 
     one and `source.json`, which says where it came from.
 
     Raises:
-        UserError: `out` holds something else (see `mempo.storage.outputs`); no checkpoint, or one that is not whole; only
-            shards, and `own_run` is not said or verl is not installed.
+        UserError: `out` holds something else (see `mempo.storage.outputs`); no checkpoint, or one that is not whole;
+            only shards, and `own_run` is not said or verl is not installed.
     """
     checkpoint = find_checkpoint(path)
     made_by = f"mempo cluster convert {checkpoint.folder.resolve()}"

@@ -41,8 +41,8 @@ def write_sft_data(config: Config, out: Path, console: Console, force: bool = Fa
     """Let the expert play the training questions and write all files into `out`, whole or not at all.
 
     Raises:
-        UserError: `out` holds something else (see `mempo.storage.outputs`), no model is named whose tokenizer the rows could
-            use, settings that verl's SFT trainer has no like of, fewer rows than a batch.
+        UserError: `out` holds something else (see `mempo.storage.outputs`), no model is named whose tokenizer the rows
+            could use, settings that verl's SFT trainer has no like of, fewer rows than a batch.
     """
     mark = hashlib.sha256(config.model_dump_json().encode("utf-8", "surrogatepass")).hexdigest()[:8]
     made_by = f"mempo cluster sft-data with settings {mark}"

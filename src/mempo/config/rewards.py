@@ -140,8 +140,9 @@ class MemorySettings(Settings):
     min_pool: int = Field(default=4, ge=2)
     """A state's pool with fewer rewards falls back to the turn's, and a turn's to the question's."""
     lost_notes: Literal["ignored", "worst"] = "ignored"
-    """What becomes of a turn that should have a note and has none that is closed, filled and short enough: nothing; or
-    it enters the pool with the lowest reward there is, and its advantage lies on all that was generated in the turn."""
+    """What becomes of a turn that should have a note and has none that is closed, filled and short enough, or whose
+    action cannot be carried out: nothing; or it enters the pool with the lowest reward there is, and its advantage lies
+    on all that was generated in the turn."""
     small_pool: Literal["no_signal", "original"] = "no_signal"
     """A pool below 2: `no_signal`, or the original's mean 0 and std 1 (the raw reward becomes the advantage)."""
     normalize_std: bool = True

@@ -198,7 +198,7 @@ class EvalFolder:
 
 
 def prompt_changes(old: Mapping[str, str] | None, new: Mapping[str, str] | None) -> list[str]:
-    """How the prompt of a fixed question differs (`mempo.rollout.render.prompt_probe`), as one piece of text around the first
+    """How the prompt of a fixed question differs (`prompt_probe`), as one piece of text around the first
     difference; nothing where it does not, or where an earlier release did not say."""
     if old is None or new is None or dict(old) == dict(new):
         return []

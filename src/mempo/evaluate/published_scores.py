@@ -14,9 +14,9 @@
   Chinese is not taken apart.
 
 They are kept as published: an answer of which normalisation leaves nothing equals a gold of which it leaves nothing,
-and is inside every answer. The scores that this library trains and reports on (`mempo.rewards.answer_match`) do neither.
+and is inside every answer. The scores that this library trains and reports on do neither.
 
-But for MEM1's, the scripts know one objective. With several, the answer is split as ours are (`mempo.rewards.answer_match`), the counts
+But for MEM1's, the scripts know one objective. With several, the answer is split as ours are, the counts
 must agree, and the mean over the objectives is taken; `em`, `sub_em` and `acc` of `search-r1`, `hotpotqa` and
 `flashrag` are 1 only when all are.
 """

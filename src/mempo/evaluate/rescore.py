@@ -16,7 +16,7 @@ from mempo.rollout.question import Question, as_gold
 from mempo.rollout.trajectory import StopReason
 
 SCORERS = ("default", *MEASURES)
-"""`default` is this library's own (`mempo.rewards.answer_match`), with the settings of `reward.*`; the others are `VARIANTS`."""
+"""`default` is this library's own, with the settings of `reward.*`; the others are `VARIANTS`."""
 
 
 def scorers_of(names: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from mempo.config.rewards import MemorySettings
@@ -83,7 +83,8 @@ class Advantages:
     """Of every rollout of a batch, `[rollouts]`: `outcome`, and `memory` `{turn: A}`, notes that earn none left out.
 
     `outcome_at` `{turn: A}`: the turns on which the outcome has another advantage, that of their state. `silence`: the
-    share of silent groups of the last batches, this one included, which the next step is to be given.
+    share of silent groups of the last batches, this one included, which the next step is to be given. `lost`: turns
+    whose memory advantage lies on the whole turn.
     """
 
     outcome: list[float]
@@ -91,14 +92,18 @@ class Advantages:
     metrics: dict[str, float | None]
     outcome_at: list[dict[int, float]] = field(default_factory=list)
     silence: tuple[float, ...] = ()
+    lost: Sequence[Collection[int]] = ()
 
     def __post_init__(self) -> None:
         if not self.outcome_at:
             object.__setattr__(self, "outcome_at", [{} for _ in self.outcome])
+        if not self.lost:
+            object.__setattr__(self, "lost", [()] * len(self.outcome))
 
     def of_row(self, rollout: int, trajectory: Trajectory, row: Row) -> list[float]:
         """One advantage per token of a training row of rollout `rollout`, `[tokens]`; see `row_advantages`."""
-        return row_advantages(trajectory, row, self.outcome[rollout], self.memory[rollout], self.outcome_at[rollout])
+        i = rollout
+        return row_advantages(trajectory, row, self.outcome[i], self.memory[i], self.outcome_at[i], self.lost[i])
 
 
 def batch_advantages(
@@ -131,15 +136,15 @@ def batch_advantages(
     ]
     if own is not None:
         outcome, by_turn = own(batch)
-        return Advantages(outcome, by_turn, _metrics(batch, Advantages(outcome, by_turn, {}), groups, None))
+        made = Advantages(outcome, by_turn, {}, lost=batch.lost)
+        return replace(made, metrics=_metrics(batch, made, groups, None))
     outcome, by_turn = [0.0] * len(batch.scores), [dict[int, float]() for _ in batch.scores]
     outcome_at = [dict[int, float]() for _ in batch.scores]
     for group, found in zip(members, groups, strict=True):
         for n, i in enumerate(group):
             outcome[i], by_turn[i], outcome_at[i] = found.outcome[n], found.memory[n], found.outcome_at[n]
-    made = Advantages(outcome, by_turn, {}, outcome_at)
-    metrics = _metrics(batch, made, groups, memory.weight * faded)
-    return Advantages(outcome, by_turn, metrics, outcome_at, silence)
+    made = Advantages(outcome, by_turn, {}, outcome_at, silence, batch.lost)
+    return replace(made, metrics=_metrics(batch, made, groups, memory.weight * faded))
 
 
 def refuse_two_questions(trajectories: Sequence[Trajectory], places: Sequence[int]) -> None:
@@ -258,6 +263,7 @@ def row_advantages(
     outcome: float,
     memory: Mapping[int, float],
     outcome_at: Mapping[int, float] | None = None,
+    lost: Collection[int] = (),
 ) -> list[float]:
     """The advantage of every token of a training row, `[tokens]`; 0 outside the generated ones.
 
@@ -277,19 +283,19 @@ def row_advantages(
         base = float((outcome_at or {}).get(segment.turn, outcome))
         values[segment.start : segment.stop] = [base] * (segment.stop - segment.start)
         if segment.turn in memory:
-            for slot in paid_slots(trajectory.turns[segment.turn]):
+            for slot in paid_slots(trajectory.turns[segment.turn], segment.turn in lost):
                 values[segment.start + slot] += memory[segment.turn]
     return values
 
 
-def paid_slots(turn: Turn) -> range:
+def paid_slots(turn: Turn, lost: bool = False) -> range:
     """Which of the turn's generated tokens its memory advantage lies on: those of its note, tags included; all of them
-    where it has no closed note, since losing it was the doing of the turn as a whole.
+    where the note is lost or not closed, since that was the doing of the turn as a whole.
 
     Forced tokens are the policy's words but not its doing: they have no advantage, also inside a note. A note without
     tokens of its own (one token holds all of it and more) has nothing to write its advantage on.
     """
-    return range(len(turn.generated_ids)) if turn.note_ids is None else note_slots(turn)
+    return range(len(turn.generated_ids)) if lost or turn.note_ids is None else note_slots(turn)
 
 
 def note_slots(turn: Turn) -> range:
@@ -319,7 +325,9 @@ def _metrics(
             paid = sum(abs(a) * len(turn.generated_ids) for a, turn in zip(at, trajectory.turns, strict=True))
         outcome.append(paid / tokens if made.outcome_at[i] and tokens else abs(made.outcome[i]))
         of_outcome += paid
-        of_memory += sum(abs(a) * len(paid_slots(trajectory.turns[turn])) for turn, a in made.memory[i].items())
+        of_memory += sum(
+            abs(a) * len(paid_slots(trajectory.turns[turn], turn in made.lost[i])) for turn, a in made.memory[i].items()
+        )
     total = of_outcome + of_memory
     memory_only = [
         not any(outcome[i] for i in group) and any(a for i in group for a in made.memory[i].values())

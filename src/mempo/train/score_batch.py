@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mempo.config.rewards import MemorySettings, OutcomeSettings
@@ -19,7 +19,7 @@ from mempo.rewards.outcome import CustomScore, OutcomeScore, outcome_score
 from mempo.rewards.probe import NoSignal, ProbeCodec
 from mempo.rewards.rollout_metrics import aggregate, rollout_facts
 from mempo.rollout.interfaces import Scorer
-from mempo.rollout.protocol import TurnGrammar
+from mempo.rollout.protocol import ParseOutcome, TurnGrammar
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory
 from mempo.train.advantages import AdvantageBatch, AdvantageFunction, Advantages, refuse_two_questions
@@ -145,14 +145,22 @@ def score_batch(
 
 
 def with_lost_notes(trajectory: Trajectory, notes: Sequence[NoteScore], grammar: TurnGrammar) -> list[NoteScore]:
-    """The notes of a rollout and those that should be there and are not: missing, never closed, empty, or refused for
-    their length. As with notes, turns from the second on are looked at."""
-    lost = [
-        silent(turn.index, NoSignal.LOST)
+    """The notes of a rollout, and those that are lost: they should be there and are missing, never closed, empty, or
+    refused for their length; or the turn broke elsewhere and led to no action, so that its note is carried nowhere. As
+    with notes, turns from the second on are looked at. What was measured of a note that is there stays."""
+    lost = {
+        turn.index
         for turn in trajectory.turns[1:]
-        if turn.note_ids is None and turn.generated_ids and grammar.note_rule(turn.index) == "required"
-    ]
-    return sorted([*notes, *lost], key=lambda note: note.turn)
+        if (turn.note_ids is None or turn.parsed.outcome is not ParseOutcome.OK)
+        and turn.generated_ids
+        and grammar.note_rule(turn.index) == "required"
+    }
+    there = {note.turn: note for note in notes}
+    losses = {
+        turn: replace(there[turn], r=None, reason=NoSignal.LOST) if turn in there else silent(turn, NoSignal.LOST)
+        for turn in lost
+    }
+    return [note for _, note in sorted({**there, **losses}.items())]
 
 
 def measure_rollouts(
