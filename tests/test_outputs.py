@@ -201,12 +201,12 @@ def test_an_index_spares_notes_and_indexes_of_another_kind_or_corpus(mempo: Run,
 
     build(one)
     build(one)  # the same again
-    assert "holds an index of kind bm25, not tantivy" in build(one, "--kind", "tantivy", code=2)
+    assert "holds an index of kind bm25, not tantivy" in build(one, "kind=tantivy", code=2)
     assert "index of another corpus (1 documents" in build(other, code=2)
     (out / "NOTES.md").write_text("mine")
     (out / "bm25" / "notes.txt").write_text("mine too")
     assert "holds NOTES.md, bm25/notes.txt, which this command did not make" in build(one, code=2)
-    build(other, "--kind", "tantivy", "--force")
+    build(other, "kind=tantivy", "--force")
     assert (out / "NOTES.md").read_text() == "mine"
     assert {p.name for p in (out / "bm25").iterdir()} == {"notes.txt"}
     assert "oslo" in mempo("search", out, "oslo").out
