@@ -34,7 +34,7 @@ REFUSED: list[tuple[type[Settings], dict[str, Any], str]] = [
     (
         Config,
         {"sft": {"steps": 9, "lossy_steps": 6, **LOSSY}, "toy": {"warmup_steps": 3}},
-        "sft.lossy_steps is 6, but of the 9 steps of SFT no more than these show demonstrations",
+        "sft.lossy_steps is 6, which leaves no step for complete notes: SFT has 9",
     ),
     (SftSettings, {"lossy_steps": 2}, "lossy_steps is 2, but expert.loss is 0"),
     (SftSettings, {"lossy_steps": 2, **LOSSY, "rollouts": "x"}, "lossy_steps does nothing with rollouts"),
@@ -78,6 +78,8 @@ ACCEPTED: list[tuple[type[Settings], dict[str, Any]]] = [
     (Config, {"limits": {"max_note_tokens": 511}}),
     (BuildSettings, {"kind": "dense", **ENCODER, "faiss_file": "x", "dense": {"nprobe": 8}}),
     (SamplerSettings, {"engine": "vllm", "max_rows": 8}),
+    (Config, {"sft": {"steps": 10, "lossy_steps": 6, **LOSSY}, "toy": {"warmup_steps": 3}}),
+    (Config, {"sft": {"steps": 0, "lossy_steps": 6, **LOSSY}}),  # no SFT: none of its settings does anything
     (OptimSettings, {"kind": "muon", "muon_lr": 0.1}),
     (LossSettings, {"kl": "k3", "kl_coef": 0.25}),
     (LookaheadSettings, {"k": 1, "gamma": 0.5}),

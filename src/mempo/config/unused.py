@@ -105,8 +105,8 @@ TABLE: tuple[Unused, ...] = (
         "Config",
         ("sft.lossy_steps",),
         lambda s: 0 < s.sft.steps <= (s.sft.lossy_steps or 0) + (s.toy.warmup_steps if s.toy else 0),
-        "{key} is {value}, but of the {s.sft.steps} steps of SFT no more than these show demonstrations (a toy begins "
-        "with toy.warmup_steps of copying), so none would show complete notes; set a smaller one, or {key}=null",
+        "{key} is {value}, which leaves no step for complete notes: SFT has {s.sft.steps} (sft.steps), of which a toy "
+        "begins with toy.warmup_steps of copying; set a smaller one, or {key}=null",
     ),
     # --- an index
     Unused(
