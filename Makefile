@@ -8,7 +8,7 @@ ARGS ?=
 .PHONY: quickstart study test test-fast test-slow test-servers test-vllm test-cluster lint format docs bench smollm2 minilm clean
 
 quickstart: .venv/core
-	$(BIN)/mempo train quickstart output=runs/quickstart-$$(date +%Y%m%d-%H%M%S) $(ARGS)
+	$(BIN)/mempo study quickstart --out runs/quickstart-$$(date +%Y%m%d-%H%M%S) $(ARGS)
 
 test: test-fast test-slow
 

@@ -104,7 +104,7 @@ def test_a_shell_can_complete_commands() -> None:
 def test_a_setting_is_explained(cli: Cli) -> None:
     said = cli("config", "quickstart", "--explain", "rl.steps")
     assert (said.code, said.err) == (0, "")
-    assert "here: 50  (recipe quickstart)" in said.out
+    assert "here: 20  (recipe quickstart)" in said.out
     assert "default: 0" in cli("config", "--explain", "rl.steps").out
     assert_one_line(cli("config", "--explain", "rl.stps"), "did you mean 'rl.steps'?")
 

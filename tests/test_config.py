@@ -172,7 +172,7 @@ def test_a_preset_of_the_memory_signal_has_a_short_form_and_an_origin(tmp_path: 
 
 @pytest.mark.parametrize(
     ("limits", "expected"),
-    [([], 56), (["limits.max_note_tokens=30"], 30), (["memory.length_limit_tokens=9"], 9)],
+    [([], 72), (["limits.max_note_tokens=30"], 30), (["memory.length_limit_tokens=9"], 9)],
 )
 def test_the_length_a_penalty_is_measured_by_comes_from_the_limits(limits: list[str], expected: int) -> None:
     config = resolve("quickstart", ["memory.length_penalty=0.1", *limits]).config

@@ -155,6 +155,7 @@ def test_epochs_are_enough_for_the_steps(tmp_path: Path) -> None:
         ("sft.batch_rows=4000", "fewer than a batch"),
         ("sft.optim.kind=muon", "set it to adamw"),
         ("sft.optim.schedule=linear", "constant and cosine"),
+        ("sft={lossy_steps: 2, expert: {loss: 0.5}}", "set sft.lossy_steps=null"),
     ],
 )
 def test_what_verl_cannot_do_is_refused(tmp_path: Path, override: str, words: str) -> None:

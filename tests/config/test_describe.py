@@ -40,7 +40,7 @@ def test_a_setting_is_explained() -> None:
 def test_who_sets_it_and_what_it_is_here() -> None:
     text = explain_key("rl.steps", resolve("quickstart", ["rl.steps=7"]))
     assert "  recipe maze: 40" in text
-    assert "  recipe quickstart: 50" in text
+    assert "  recipe quickstart: 20" in text
     assert "  here: 7  (command line)" in text
     assert "  checked together with data.train, data.world" in text
     assert "here:" not in explain_key("rl.steps")

@@ -18,8 +18,12 @@ from mempo.errors import ConfigError, UserError
 from mempo.storage.run_folder import RunFolder
 
 SAVED = Path(__file__).parent / "saved"
+OLD_START = [  # what the recipe said then
+    *("data.objectives=[2, 3, 4]", "limits.max_turns=7", "limits.max_turn_tokens=56", "sft.lossy_steps=null"),
+    *("sft.expert.loss=0.9", "sft.expert.lossless_share=0.3", "rl.steps=50", "rl.log_rollouts_every=10"),
+]
 COMMANDS = {
-    "quickstart-0.1.0.yaml": ("quickstart", ["memory=original", "output=runs/x"]),
+    "quickstart-0.1.0.yaml": ("quickstart", ["memory=original", "output=runs/x", *OLD_START]),
     "cluster-lora-0.1.0.yaml": ("cluster-qwen2.5-1.5b-lora", []),
 }
 

@@ -12,11 +12,12 @@ from mempo.config.engine import SamplerSettings
 from mempo.config.retrieval import BuildSettings
 from mempo.config.rewards import LookaheadSettings, MemorySettings, ProbeSettings
 from mempo.config.schema import Config
-from mempo.config.train import LossSettings, OptimSettings
+from mempo.config.train import LossSettings, OptimSettings, SftSettings
 from mempo.config.unused import TABLE
 
 ENCODER = {"encoder": "minilm"}
 WORLD = {"world": "atlas"}
+LOSSY = {"expert": {"loss": 0.5}}
 COMPRESSION = {"reward": "compression", "baseline": "none"}
 
 REFUSED: list[tuple[type[Settings], dict[str, Any], str]] = [
@@ -30,6 +31,13 @@ REFUSED: list[tuple[type[Settings], dict[str, Any], str]] = [
     (Config, {"prompt": {"short_results": True}}, "agent.context memory shows the last tool result alone"),
     (Config, {"limits": {"max_note_tokens": 64}, "agent": {"notes": "forbidden"}}, "so there is no note to limit"),
     (Config, {"limits": {"max_note_tokens": 512}}, "never reached, since a whole turn has limits.max_turn_tokens 512"),
+    (
+        Config,
+        {"sft": {"steps": 9, "lossy_steps": 6, **LOSSY}, "toy": {"warmup_steps": 3}},
+        "sft.lossy_steps is 6, which leaves no step for complete notes: SFT has 9",
+    ),
+    (SftSettings, {"lossy_steps": 2}, "lossy_steps is 2, but expert.loss is 0"),
+    (SftSettings, {"lossy_steps": 2, **LOSSY, "rollouts": "x"}, "lossy_steps does nothing with rollouts"),
     (BuildSettings, {"cache": "x"}, "cache would do nothing for an index of kind bm25"),
     (BuildSettings, {"kind": "dense", **ENCODER, "lexical": "tantivy"}, "it is the one half of kind hybrid"),
     (BuildSettings, {"kind": "dense", **ENCODER, "title_weight": 3}, "which looks up no words"),
@@ -70,6 +78,8 @@ ACCEPTED: list[tuple[type[Settings], dict[str, Any]]] = [
     (Config, {"limits": {"max_note_tokens": 511}}),
     (BuildSettings, {"kind": "dense", **ENCODER, "faiss_file": "x", "dense": {"nprobe": 8}}),
     (SamplerSettings, {"engine": "vllm", "max_rows": 8}),
+    (Config, {"sft": {"steps": 10, "lossy_steps": 6, **LOSSY}, "toy": {"warmup_steps": 3}}),
+    (Config, {"sft": {"steps": 0, "lossy_steps": 6, **LOSSY}}),  # no SFT: none of its settings does anything
     (OptimSettings, {"kind": "muon", "muon_lr": 0.1}),
     (LossSettings, {"kl": "k3", "kl_coef": 0.25}),
     (LookaheadSettings, {"k": 1, "gamma": 0.5}),

@@ -118,7 +118,7 @@ def test_an_agent_without_notes_that_asks_for_notes_is_refused(settings: list[st
 
 
 def test_notes_that_have_no_place_are_refused() -> None:
-    for limit in ("56", "90"):  # the recipe's turns have 56 tokens
+    for limit in ("72", "90"):  # the recipe's turns have 72 tokens
         with pytest.raises(ConfigError, match=f"limits.max_note_tokens {limit} is never reached"):
             resolve("quickstart", [f"limits.max_note_tokens={limit}"])
     with pytest.raises(ConfigError, match="so no note is ever written"):

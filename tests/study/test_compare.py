@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
 
 from mempo.evaluate.stats import student_interval
 from mempo.study.compare import compare_runs, first_part, last_part, sections
-from mempo.study.table import differences, levels, markdown, remarks
+from mempo.study.plan import Task
+from mempo.study.record import Record
+from mempo.study.table import differences, in_words, levels, markdown, remarks
 from tests.study.small import a_record, a_task
 
 
@@ -87,8 +90,9 @@ def test_rl_seeds_are_the_unit_where_there_is_one_start() -> None:
 
 def test_several_numbers_of_objectives_have_their_mean_beside_them() -> None:
     done = [
-        (a_task("outcome", 0), a_record({"10": 0.2, "2": 0.6})),
-        (a_task("both", 0), a_record({"10": None, "2": 0.6})),
+        (a_task(arm, seed), a_record({"10": ten, "2": 0.6}))
+        for seed in (0, 1)
+        for arm, ten in (("outcome", 0.2), ("both", None))
     ]
     (section,) = sections(done, "outcome")
     assert [measure.name for measure in section.compared] == ["em@2", "em@10", "em"]
@@ -122,6 +126,42 @@ def test_tables_show_means_ranges_and_what_an_interval_holds() -> None:
     assert "holds none of it" in page
     assert "Fewer than 5 pairs claim nothing" in page
     assert page.rstrip().endswith("![curves.png](curves.png)")
+
+
+def one_seed() -> list[tuple[Task, Record]]:
+    evaluation = {"4": {"em": 0.0, "questions": 100, "scored_questions": 98}}
+    curves = {"outcome": [0.0] * 9 + [0.4], "memory": [0.0, 0.1, 0.5, 0.4, 0.6, 0.9, 0.9, 0.9, 0.9, 1.0]}
+    found: list[tuple[Task, Record]] = [(a_task(None, 0), {**a_record({}), "arm": None, "evaluation": evaluation})]
+    for arm, em in (("outcome", 0.05), ("memory", 0.875)):
+        curve = {"step": list(range(1, 11)), "em": curves[arm], "format_ok": [1.0] * 10}
+        found.append((a_task(arm, 0), a_record({"4": em}, curve=curve)))
+    return found
+
+
+def test_one_seed_is_told_in_words_and_tested_for_nothing() -> None:
+    (section,) = sections(one_seed(), "outcome")
+    assert levels(section) == [
+        ["arm", "EM@4", "first fifth", "last fifth", "half right at step", "format kept", "CPU s"],
+        ["(start)", "0.0", "–", "–", "–", "–", "10"],
+        ["outcome", "5.0", "0.0", "20.0", "–", "100.0", "10"],
+        ["memory", "87.5", "5.0", "95.0", "3", "100.0", "10"],
+    ]
+    assert differences(section, "outcome") == []
+    section = dataclasses.replace(section, trained=(4,))
+    assert in_words(section, "outcome") == (
+        "Questions of 4 objectives, which RL was trained on, are answered right: (start) 0 %, outcome 5 %, "
+        "memory 88 %. Half of the rollouts of a training step were right: outcome never, memory first at step 3."
+    )
+    page = markdown("mine", [section], "outcome")
+    assert "on 98 held-out questions" in page
+    assert "one seed" in page
+    assert "p of a sign-flip test" not in page
+
+
+def test_an_unfinished_study_has_no_words_for_what_is_missing() -> None:
+    (section,) = sections([one_seed()[2]], "outcome")
+    assert in_words(section, "outcome") == ""
+    assert "of the rollouts sampled" in markdown("mine", [section], "outcome")
 
 
 def test_a_study_without_results_says_so() -> None:

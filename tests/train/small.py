@@ -27,6 +27,7 @@ SMALL = (
     "toy.warmup_steps=2",
     "toy.copy_rows=8",
     "sft.steps=6",
+    "sft.lossy_steps=null",
     "sft.batch_rows=8",
     "sft.demos=10",
     "sft.save_every=3",

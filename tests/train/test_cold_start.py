@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -16,7 +17,7 @@ from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import Row
 from mempo.setup import Data, load_data, make_agent, make_tools
 from mempo.train.demonstrations import codec_of_toy, notes_to_check, sft_rows
-from tests.train.small import small
+from tests.train.small import quiet, small
 
 
 def prepared(tmp_path: Path, *overrides: str) -> tuple[Config, Data, Codec]:
@@ -55,6 +56,31 @@ def test_probe_samples_come_from_complete_notes_whatever_the_expert_forgets(tmp_
     assert len(complete) == len(forgotten) == 7
     assert not any("<answer>\nunknown" in text for text in complete)
     assert all("<answer>\nunknown" in text for text in forgotten)
+
+
+def test_nothing_is_lost_before_the_lossy_steps_counted_from_the_end_of_all_steps(tmp_path: Path) -> None:
+    """Of seven steps one copies, four show complete notes, and the last two the notes of an expert that forgets all."""
+    how = ("toy.copy_share=0", "sft.probe_share=0", "sft.full_share=0", "sft.expert.lossless_share=0")
+    config, data, codec = prepared(
+        tmp_path, *how, "toy.warmup_steps=1", "sft.steps=7", "sft.lossy_steps=2", "sft.expert.loss=1"
+    )
+    agent = make_agent(config, codec, make_tools(config, data.retriever))
+    rows_at = sft_rows(config, data, agent, quiet())
+    facts = [notes_with_facts(texts(codec, rows_at(step))) for step in range(7)]
+    assert all(found == 0 for found in (facts[0], *facts[5:]))
+    assert all(found > 0 for found in facts[1:5])
+    assert texts(codec, rows_at(4)) == texts(codec, rows_at(4))
+    again = sft_rows(config, data, agent, quiet())  # as a resumed run makes it
+    assert [texts(codec, again(step)) for step in (6, 3, 5)] == [texts(codec, rows_at(step)) for step in (6, 3, 5)]
+
+
+def notes_with_facts(rows: list[str]) -> int:
+    notes = [note for text in rows for note in re.findall(r"<mem>(.*?)</mem>", text, re.DOTALL)]
+    return sum(bool(re.search(r"^(capital|currency) of [^\n]+: [^\n]+$", note, re.MULTILINE)) for note in notes)
+
+
+def texts(codec: Codec, rows: Sequence[Row]) -> list[str]:
+    return [codec.decode(row.ids) for row in rows]
 
 
 def is_probe(codec: Codec, row: Row) -> bool:

@@ -12,10 +12,11 @@ from rich.console import Console
 
 import mempo.run.train
 from mempo.config import resolve
+from mempo.config.extending import remarks
 from mempo.errors import UserError
 from mempo.run.train import train
 from mempo.storage.run_folder import RunFolder
-from tests.train.small import assert_same_weights, metrics, quiet, run
+from tests.train.small import SMALL, assert_same_weights, metrics, quiet, run
 
 pytestmark = pytest.mark.slow
 
@@ -89,6 +90,16 @@ def test_a_schedule_that_ends_elsewhere_now_is_said(tmp_path: Path) -> None:
     said = again(start, "rl.steps=2")
     assert "rl.steps 1 → 2: the linear learning rate now ends at step 2" in said
     assert newest(start) == "rl-2"
+
+
+def test_where_forgetting_begins_now_is_said() -> None:
+    how = [*SMALL, "sft.lossy_steps=2", "sft.optim.schedule=constant"]
+    old, longer = resolve("quickstart", how).plain(), resolve("quickstart", [*how, "sft.steps=9"]).config
+    (said,) = remarks(old, longer, "sft", 3)
+    assert said.startswith(
+        "sft.steps 6 → 9: the 2 steps whose notes lose facts (sft.lossy_steps) now begin after step 7"
+    )
+    assert not remarks(old, longer, "sft", 0)
 
 
 def test_more_questions_at_the_end_leave_the_start_as_it_was(copied: Path) -> None:

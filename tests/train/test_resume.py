@@ -98,6 +98,19 @@ def test_a_kill_between_the_stages_loses_nothing(
     assert_same_run(resumed(tmp_path, monkeypatch, mempo.train.sft, 6), unbroken)
 
 
+def test_a_resumed_sft_forgets_from_the_same_step_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forgets = ("sft.lossy_steps=2", "rl.steps=0", "evaluate.questions=1")
+    whole = run(tmp_path / "whole", *forgets)
+    for step in (3, 6):  # before the switch after step 4, and after it
+        with monkeypatch.context() as patch:
+            kill_after(patch, mempo.train.sft, step, before_saving=step == 6)
+            with pytest.raises(Killed):
+                run(tmp_path / f"broken-{step}", *forgets)
+        resumed = run(tmp_path / f"broken-{step}", *forgets, resume=True)
+        assert_same_weights(resumed / "final", whole / "final")
+        assert metrics(resumed, "sft") == metrics(whole, "sft")
+
+
 def test_another_configuration_is_refused_with_the_keys_that_changed(unbroken: Path) -> None:
     with pytest.raises(UserError, match=r"rl\.optim\.lr: 0\.0005 → 0\.1"):
         run(unbroken, "rl.optim.lr=0.1", resume=True)

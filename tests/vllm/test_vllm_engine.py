@@ -179,8 +179,10 @@ def test_an_adapter_is_merged_on_the_way(engine: Any) -> None:
 def test_a_whole_run(tmp_path: Path) -> None:
     """Two steps of the quickstart, in a process of their own. Before the first update nothing but rounding makes the
     sampler's log-probs differ from the trainer's."""
-    settings = f"output={tmp_path / 'run'} sft.steps=4 sft.demos=8 toy.warmup_steps=2 rl.steps=2 evaluate.questions=4 "
-    settings += "rl.questions_per_step=2 rl.rollouts_per_question=4 rl.loss.kl=k3 sampler.engine=vllm "
+    settings = f"output={tmp_path / 'run'} sft.steps=4 sft.lossy_steps=1 sft.demos=8 toy.warmup_steps=2 rl.steps=2 "
+    settings += (
+        "evaluate.questions=4 rl.questions_per_step=2 rl.rollouts_per_question=4 rl.loss.kl=k3 sampler.engine=vllm "
+    )
     settings += "sampler.kv_cache_mib=64 sampler.compile=false"
     command = [sys.executable, "-m", "tests.vllm.run_cli", "train", "quickstart", *settings.split()]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])

@@ -50,6 +50,11 @@ def write_sft_data(config: Config, out: Path, console: Console, force: bool = Fa
     if not config.model.path:
         raise UserError("rows are ids of a tokenizer, and no model is named; set model.path (and toy=null)")
     _check_optimizer(config)
+    if config.sft.lossy_steps is not None:
+        raise UserError(
+            "sft.lossy_steps shows complete notes first and forgetful ones later, but verl shuffles the rows of a "
+            "file; set sft.lossy_steps=null"
+        )
     codec = load_codec(config.model.path)
     with tempfile.TemporaryDirectory() as work:
         data = load_data(config, Path(work))

@@ -61,6 +61,12 @@ def remarks(old: Mapping[str, Any], config: Any, newest_stage: str | None, done:
                 f"steps that are done had the rates of {before}, so this is not the run that {now} steps at once "
                 "would be"
             )
+        if stage == newest_stage == "sft" and before != now and done and config.sft.lossy_steps is not None:
+            found.append(
+                f"sft.steps {before} → {now}: the {config.sft.lossy_steps} steps whose notes lose facts "
+                f"(sft.lossy_steps) now begin after step {now - config.sft.lossy_steps}; the {done} steps that are "
+                "done stay as they are"
+            )
     before, now = old["evaluate"]["questions"], config.evaluate.questions
     if newest_stage == "rl" and before != now:
         found.append(

@@ -132,6 +132,9 @@ class SftSettings(Settings):
     lossless_probes: bool = True
     """Probe samples from episodes with complete notes, whatever `expert.loss` is."""
     expert: ExpertSettings = ExpertSettings()
+    lossy_steps: int | None = Field(default=None, ge=1)
+    """The last so many steps show notes that lose facts (`expert.loss`); before them nothing is lost, so that the
+    policy is fluent in complete notes before it learns to forget. None: all steps."""
     optim: OptimSettings = OptimSettings(lr=1e-5, warmup_steps=10, schedule="cosine")
     save_every: int = Field(default=100, ge=1)
     """Steps between checkpoints."""

@@ -101,6 +101,13 @@ TABLE: tuple[Unused, ...] = (
         "{key} {value} is never reached, since a whole turn has limits.max_turn_tokens {s.limits.max_turn_tokens}; set "
         "a smaller one, or {key}=null",
     ),
+    Unused(
+        "Config",
+        ("sft.lossy_steps",),
+        lambda s: 0 < s.sft.steps <= (s.sft.lossy_steps or 0) + (s.toy.warmup_steps if s.toy else 0),
+        "{key} is {value}, which leaves no step for complete notes: SFT has {s.sft.steps} (sft.steps), of which a toy "
+        "begins with toy.warmup_steps of copying; set a smaller one, or {key}=null",
+    ),
     # --- an index
     Unused(
         "BuildSettings",
@@ -151,6 +158,18 @@ TABLE: tuple[Unused, ...] = (
         ("kl",),
         lambda s: s.kl_coef == 0,
         "{key} {value} does nothing with kl_coef 0: give a positive one (verl's is 0.001)",
+    ),
+    Unused(
+        "SftSettings",
+        ("lossy_steps",),
+        lambda s: not s.expert.loss,
+        "{key} is {value}, but expert.loss is 0, so no step loses a fact; set a loss, or {key}=null",
+    ),
+    Unused(
+        "SftSettings",
+        ("lossy_steps",),
+        lambda s: s.rollouts,
+        "{key} does nothing with rollouts, which are shown as they are; set {key}=null",
     ),
     # --- rewards
     Unused(

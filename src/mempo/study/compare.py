@@ -15,6 +15,8 @@ from mempo.study.plan import Task
 from mempo.study.record import Record
 
 Unit = Literal["seeds", "RL seeds"]
+START = "(start)"
+"""The row of the policy that RL begins from."""
 Value = Callable[[Record], float | None]
 
 
@@ -52,13 +54,18 @@ class Row:
 
 @dataclass(frozen=True)
 class Section:
-    """What came of one start."""
+    """What came of one start. `questions`: how many the evaluations hold of each number of objectives, fewest and most.
+    `trained`: the numbers of objectives of RL, where a world makes the questions. `single`: one run of each arm, so
+    nothing to take a mean of, and no pairs."""
 
     start: str
     unit: Unit
     measures: tuple[Measure, ...]
     compared: tuple[Measure, ...]
     rows: tuple[Row, ...]
+    questions: tuple[int, int] | None = None
+    trained: tuple[int, ...] = ()
+    single: bool = False
 
 
 def sections(done: Sequence[tuple[Task, Record]], baseline: str) -> list[Section]:
@@ -80,20 +87,24 @@ def _section(
         "RL seeds" if len({t.seed for t, _ in runs}) == 1 and len({t.rl_seed for t, _ in runs}) > 1 else "seeds"
     )
     ks = sorted({k for _, record in runs for k in record["evaluation"]}, key=int)
-    compared = (*(_evaluated(k) for k in ks), *((_mean_em(ks),) if len(ks) > 1 else ()))
-    measures = (*compared, *_SAMPLED)
+    single = len(starts) <= 1 and len(runs) == len({task.arm for task, _ in runs})
+    compared = (*(_evaluated(k) for k in ks), *((_mean_em(ks),) if len(ks) > 1 and not single else ()))
+    measures = (*compared, *(_SAMPLED_OF_ONE if single else _SAMPLED))
     units = {
         arm: [(_unit_of(task, unit), record) for task, record in runs if task.arm == arm]
         for arm in dict.fromkeys(task.arm for task, _ in runs if task.arm is not None)
     }
     of_starts = [(str(seed), record) for seed, record in starts]
-    rows = [Row("(start)", len(starts), _spreads(of_starts, measures), {}, _cpu(of_starts))] if starts else []
+    rows = [Row(START, len(starts), _spreads(of_starts, measures), {}, _cpu(of_starts))] if starts else []
     for arm, found in units.items():
         pairs = {}
         if arm != baseline and baseline in units:
             pairs = {m.name: compare_runs(_values(units[baseline], m), _values(found, m)) for m in compared}
         rows.append(Row(arm, len(found), _spreads(found, measures), pairs, _cpu(found)))
-    return Section(name, unit, measures, compared, tuple(rows))
+    asked = [n for _, r in (*runs, *starts) for found in r["evaluation"].values() if (n := _scored(found)) is not None]
+    trained = sorted({k for task, _ in runs if (asks := task.resolved.config.data).world for k in asks.objectives})
+    questions = (min(asked), max(asked)) if asked else None
+    return Section(name, unit, measures, compared, tuple(rows), questions, tuple(trained), single)
 
 
 def compare_runs(first: Mapping[str, float], second: Mapping[str, float]) -> Comparison:
@@ -112,6 +123,12 @@ def first_part(curve: Sequence[float | None]) -> float | None:
 def last_part(curve: Sequence[float | None]) -> float | None:
     """Mean over the last fifth of a curve, at least one point."""
     return _mean(curve[-max(1, len(curve) // 5) :])
+
+
+def half_right(curve: Mapping[str, Sequence[float | None]]) -> float | None:
+    """The first step of which at least half of the rollouts were all right; None: there was none."""
+    steps = zip(curve.get("step", ()), curve.get("em", ()), strict=False)
+    return next((step for step, em in steps if em is not None and em >= 0.5), None)
 
 
 def _evaluated(k: str) -> Measure:
@@ -144,6 +161,21 @@ _SAMPLED = (
     Measure("format_last", "format, last", _curve("format_ok", last_part)),
 )
 """Of the rollouts of training; the shares of objectives are of the steps whose rollouts were saved."""
+
+
+_SAMPLED_OF_ONE = (
+    Measure("sampled_first", "first fifth", _curve("em", first_part)),
+    Measure("sampled_last", "last fifth", _curve("em", last_part)),
+    Measure("half", "half right at step", lambda record: half_right(record.get("curve", {})), percent=False),
+    Measure("format_last", "format kept", _curve("format_ok", last_part)),
+)
+"""Of a single run: the share of sampled rollouts that were all right, at both ends of training; when it took off."""
+
+
+def _scored(found: Mapping[str, Any]) -> int | None:
+    """The questions of an evaluation that count: infrastructure may have spoiled some."""
+    number = found.get("scored_questions", found.get("questions"))
+    return None if number is None else int(number)
 
 
 def _unit_of(task: Task, unit: Unit) -> str:

@@ -14,8 +14,12 @@ from mempo.study.compare import Section
 from mempo.study.plan import Task
 from mempo.study.record import Record
 
-WIDTH_INCHES, ROW_INCHES = 9.0, 3.2
-_CURVES = (("objectives_right", "objectives right, sampled (%)"), ("format_ok", "format kept, sampled (%)"))
+WIDTH_INCHES, ROW_INCHES = 12.0, 3.2
+_CURVES = (
+    ("em", "all objectives right, sampled (%)"),
+    ("objectives_right", "objectives right, sampled (%)"),
+    ("format_ok", "format kept, sampled (%)"),
+)
 
 Done = Sequence[tuple[Task, Record]]
 
@@ -29,7 +33,7 @@ def save_figures(done: Done, sections: Sequence[Section], folder: Path) -> list[
     colours = {arm: COLOURS[i % len(COLOURS)] for i, arm in enumerate(arms)}
     height = ROW_INCHES * len(sections)
     with new_figure(WIDTH_INCHES, height) as figure:
-        for axes, section in zip(figure.subplots(len(sections), 2, squeeze=False), sections, strict=True):
+        for axes, section in zip(figure.subplots(len(sections), len(_CURVES), squeeze=False), sections, strict=True):
             for axis, (name, label) in zip(axes, _CURVES, strict=True):
                 for arm in arms:
                     _draw_curve(

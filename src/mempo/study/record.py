@@ -72,7 +72,11 @@ def evaluation_of(folder: Path, name: str) -> dict[str, dict[str, Any]]:
     given = _given(folder / "rollouts" / f"evaluation-{name}.jsonl")
     return {
         k: {
-            **{key: found.get(key) for key in ("questions", *EVALUATED)},
+            **{
+                key: found.get(key)
+                for key in ("questions", "scored_questions", *EVALUATED)
+                if key in found or key in EVALUATED
+            },
             "p_mem": found.get("memory/p_mem_raw"),
             "given": given.get(int(k)),
         }

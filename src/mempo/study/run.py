@@ -20,6 +20,7 @@ from mempo.study.pool import Died, make_pool
 from mempo.study.record import RESULTS, Record, add_record, read_records
 from mempo.study.settings import Study, read_study
 from mempo.study.table import markdown, on_screen
+from mempo.study.watch import Watch
 from mempo.study.work import Failure, work
 
 
@@ -88,17 +89,21 @@ def _make(tasks: Sequence[Task], out: Path, workers: int, console: Console) -> l
     waiting = [task for task in tasks if task.key not in done]
     cached, failures = len(tasks) - len(waiting), []
     _say(console, f"study in {out}: {len(tasks)} runs, {cached} of them there already, {workers} at a time")
+    if waiting:
+        _say(console, f"each run writes all that it says into a .log of its own in {out / 'runs'}")
     made = cached
-    with make_pool(workers, work) as pool:
+    with make_pool(workers, work) as pool, Watch(lambda line: _say(console, f"  {line}")) as watch:
         while waiting or pool.busy:
             ready = [task for task in waiting if task.after is None or task.after in done]
             while ready and pool.room:
                 task = ready.pop(0)
                 waiting.remove(task)
                 pool.give(task)
+                watch.begun(task)
             if not pool.busy:  # what is left needs a start that failed
                 return [*failures, *((task, "its start did not end") for task in waiting)]
             task, result = pool.next_done()
+            watch.done(task)
             if isinstance(result, Failure | Died):
                 reason = result.reason if isinstance(result, Failure) else str(result)
                 failures.append((task, reason))
@@ -118,7 +123,10 @@ def _report(name: str, study: Study, tasks: Sequence[Task], out: Path, console: 
     figures = save_figures(done, found, out)
     write_whole(out / "tables.md", markdown(name, found, study.compared_with, figures))
     console.print(on_screen(found, study.compared_with))
-    _say(console, f"{RESULTS}, tables.md and the figures are in {out}")
+    for file in figures:
+        if file == "curves.png":
+            _say(console, f"curves of every arm: {out / file}")
+    _say(console, f"{RESULTS}, tables.md and all figures are in {out}")
     return done
 
 

@@ -19,7 +19,7 @@ from typing import TypeVar
 from rich.console import Console
 
 from mempo.config import Config
-from mempo.config.train import ExpertSettings
+from mempo.config.train import ExpertSettings, SftSettings
 from mempo.envs.data import Data
 from mempo.errors import UserError
 from mempo.retrieval.document import Document
@@ -53,10 +53,27 @@ class Demonstrations:
 
 
 def sft_rows(config: Config, data: Data, agent: Agent, console: Console) -> RowSource:
-    """The rows of every step of SFT."""
-    found = demonstrations(config, data, agent, console)
-    rows_at = mixed_batches(found.rows, found.probes, config.sft, config.seed)
+    """The rows of every step of SFT; with `sft.lossy_steps` the last of them come from notes that lose facts, those
+    before from the same questions with complete notes."""
+    rows_at = _batches(config, data, agent, console)
+    if config.sft.lossy_steps is not None:
+        warmup = config.toy.warmup_steps if config.toy else 0  # sft.steps counts it, the rows below do not
+        lossless = config.sft.expert.model_copy(update={"loss": 0.0})
+        complete = config.model_copy(update={"sft": config.sft.model_copy(update={"expert": lossless})})
+        rows_at = switched(
+            _batches(complete, data, agent, console), rows_at, config.sft.steps - config.sft.lossy_steps - warmup
+        )
     return with_warmup(rows_at, agent.renderer.codec, config.toy, config.seed) if config.toy else rows_at
+
+
+def switched(before: RowSource, after: RowSource, step: int) -> RowSource:
+    """The rows of `before` up to `step`, those of `after` from it on."""
+    return lambda at: before(at) if at < step else after(at)
+
+
+def _batches(config: Config, data: Data, agent: Agent, console: Console) -> RowSource:
+    found = demonstrations(config, data, agent, console)
+    return mixed_batches(found.rows, found.probes, config.sft, config.seed)
 
 
 def demonstrations(config: Config, data: Data, agent: Agent, console: Console) -> Demonstrations:
@@ -110,8 +127,15 @@ def demonstrations(config: Config, data: Data, agent: Agent, console: Console) -
     probes = [row for row in found if row is not None]
     rows = demo_rows(demos)
     counts = f"{len(demos)} episodes, {len(rows)} rows, {len(probes)} probe samples"
-    console.print(f"demonstrations: {counts}", highlight=False)
+    console.print(f"demonstrations{_which(settings)}: {counts}", highlight=False)
     return Demonstrations(demos, rows, probes)
+
+
+def _which(settings: SftSettings) -> str:
+    """Which demonstrations these are, where there are two kinds."""
+    if settings.lossy_steps is None:
+        return ""
+    return f" of the last {settings.lossy_steps} steps, facts lost" if settings.expert.loss else ", nothing lost"
 
 
 def _playable(config: Config, data: Data, console: Console) -> list[Question]:
