@@ -20,9 +20,12 @@ def _register_agent_loop(_: Any) -> None:
 
 
 def _register_trainer(module: Any) -> None:
-    from mempo.cluster.trainer import MempoTrainer
+    from mempo.cluster import trainer
 
-    if module.get_trainer_cls(TRAINER) is not MempoTrainer:
+    ours = getattr(trainer, "MempoTrainer", None)
+    if ours is None:  # it is our module that imports verl's just now, and it registers itself after that
+        return
+    if module.get_trainer_cls(TRAINER) is not ours:
         raise RuntimeError(f"verl's trainer {TRAINER!r} is not ours but {module.get_trainer_cls(TRAINER)!r}")
 
 

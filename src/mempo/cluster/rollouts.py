@@ -1,7 +1,7 @@
 """A rollout on its way from the process that played it to the trainer.
 
 Rows alone would not do: the memory signal needs notes, observations and what every turn saw. The bytes are those of the
-rollout files (`runs/rollouts.py`), so a rollout that crosses the network and one that was saved are the same.
+rollout files (`mempo.storage.rollouts`), so a rollout that crosses the network and one that was saved are the same.
 """
 
 from __future__ import annotations

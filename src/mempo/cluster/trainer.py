@@ -197,17 +197,18 @@ class MempoTrainer(PPOTrainerSync):
         return batch
 
     def _write_advantages(self, batch: KVBatchMeta, rows: Sequence[TrainRow]) -> None:
-        """Into the queue, by verl's keys; padding has none."""
+        """Into the queue, by verl's keys. Padding has none. Nor has a rollout that no longer counts: an own score is
+        asked for in the agent's worker and here again, and its judge may fail the second time."""
         sessions = [(group.uid, n) for group in self._groups for n in range(len(group.trajectories))]
         made: dict[tuple[str, int], list[TrainRow]] = defaultdict(list)
         for row in rows:
             made[sessions[row.row.trajectory]].append(row)
         values = []
         for name, tag in zip(batch.keys, batch.tags, strict=True):
-            if tag.get("is_padding", False):
+            key = None if tag.get("is_padding", False) else RowKey.of(name)
+            if key is None or (key.uid, key.session) not in made:
                 values.append(torch.zeros(tag["response_len"]))
                 continue
-            key = RowKey.of(name)
             row = made[key.uid, key.session][key.index]
             values.append(torch.tensor(row.advantages[response_start(row.row) :]))
         advantages = torch.nested.as_nested_tensor(values, layout=torch.jagged)

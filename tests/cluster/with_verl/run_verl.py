@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,8 @@ from tests import tiny
 from tests.cluster.with_verl.cpu_node import NAME
 
 ROOT = Path(__file__).parents[3]
+CHECKOUT = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+"""PYTHONPATH of a run's processes: they import this checkout, wherever the environment's own `mempo` comes from."""
 DOUBLE = {
     "VERL_USE_EXTERNAL_MODULES": "tests.cluster.with_verl.cpu_node",
     "VERL_ENGINE_DEVICE": "cuda",
@@ -78,7 +81,7 @@ def run(
     output: Path,
     ranks: int,
     resume: bool = False,
-    timeout_s: float = 600,
+    timeout_s: float = 1800,
     variables: Mapping[str, str] | None = None,
 ) -> VerlRun:
     """Launch, and wait for the end. `variables` of the environment reach every process.
@@ -93,7 +96,7 @@ def run(
     def runner(command: Sequence[str], environment: Mapping[str, str]) -> int:
         done = subprocess.run(
             command,
-            env={**environment, **DOUBLE, **(variables or {}), "PYTHONPATH": str(ROOT)},
+            env={**environment, **DOUBLE, **(variables or {}), "PYTHONPATH": CHECKOUT},
             cwd=output,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -109,6 +110,12 @@ def test_verls_own_keys_are_found_in_the_package() -> None:
 def test_the_trainer_is_registered_under_the_name_that_is_written() -> None:
     assert TRAINER == REGISTERED
     assert Machine().trainer() == "mempo.cluster.trainer"
+
+
+def test_our_trainer_may_be_imported_before_verls() -> None:
+    both = "import mempo.cluster.trainer as ours; from verl.trainer.ppo.v1 import get_trainer_cls as theirs"
+    same = f"assert theirs({TRAINER!r}) is ours.MempoTrainer"
+    subprocess.run([sys.executable, "-c", f"{both}; {same}"], check=True)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])

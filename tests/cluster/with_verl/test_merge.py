@@ -27,7 +27,7 @@ def saved(tmp_path: Path, ranks: int, contents: str, lora_rank: int = 0) -> Path
     fixed = [str(tmp_path / "model"), str(out), str(tmp_path / "rendezvous"), contents, str(lora_rank)]
     command = [sys.executable, str(SAVER)]
     running = [subprocess.Popen([*command, str(rank), str(ranks), *fixed]) for rank in range(ranks)]
-    assert [process.wait(timeout=180) for process in running] == [0] * ranks
+    assert [process.wait(timeout=1800) for process in running] == [0] * ranks
     return out
 
 

@@ -211,6 +211,27 @@ def never(question: str, session: int) -> None:
     return None
 
 
+SEEN: set[tuple[str, int]] = set()
+
+
+def once_score(question: Any, trajectory: Any) -> float | None:
+    """A judge that does not answer a second time about the first rollout of a question."""
+    asked = (question.id, trajectory.rollout)
+    fails = asked in SEEN and asked == ("q1", 0)
+    SEEN.add(asked)
+    return None if fails else float(len(trajectory.turns))
+
+
+def test_a_rollout_whose_judge_fails_in_the_trainer_teaches_nothing(tmp_path: Path) -> None:
+    SEEN.clear()
+    case = Case((f"reward.score={OWN}:once_score",))
+    theirs = OneProcess(resolved(case, tmp_path), tmp_path / "run", case.ranks)
+    questions = [Question(f"q{i}", f"which place is {i}?", case.gold) for i in range(case.questions)]
+    theirs.step(questions, plays("judge", ("city",), never))
+    assert ("q1", 0) in SEEN
+    assert theirs.metrics["mempo/unscored"] == 1
+
+
 def refused(case: Case, folder: Path, fails: Callable[[str, int], int | None] = never) -> str:
     theirs = OneProcess(resolved(case, folder), folder / "run", case.ranks)
     questions = [Question(f"q{i}", f"which place is {i}?", case.gold) for i in range(case.questions)]

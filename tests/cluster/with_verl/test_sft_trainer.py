@@ -19,9 +19,9 @@ from mempo.engine.optimizer import learning_rate
 from mempo.engine.policy import Policy
 from mempo.engine.update import Updater
 from tests.cluster.sft_folder import sft_config
+from tests.cluster.with_verl.run_verl import CHECKOUT
 from tests.cluster.with_verl.test_sft_rows import expected_rows
 
-ROOT = Path(__file__).parents[3]
 RUNNER = Path(__file__).with_name("run_sft.py")
 QUIET = Console(quiet=True)
 
@@ -31,8 +31,8 @@ def trained_by_verl(out: Path, ranks: int) -> str:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
     command += [str(RUNNER), "--config-path", str(out), "--config-name", "verl-sft"]
     command += ["trainer.device=cpu", "data.num_workers=0", "engine.use_torch_compile=False"]
-    environment = {"PYTHONPATH": str(ROOT), "VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia"}
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=400)
+    environment = {"PYTHONPATH": CHECKOUT, "VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia"}
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout + done.stderr
 
