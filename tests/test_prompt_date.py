@@ -133,7 +133,7 @@ def test_an_evaluation_resumed_a_day_later_asks_the_same(
     template.write_text(template.read_text().replace("Today is", "It is"))
     code, said = cli(*command)
     assert code == 2
-    assert "prompts (chat template or date): …" in said
+    assert "prompts (chat template or date) had …" in said
     assert "Today is 02" in said
     assert "It is 02" in said
 
@@ -170,3 +170,9 @@ def test_a_run_resumed_a_day_later_asks_the_same(monkeypatch: pytest.MonkeyPatch
     template.write_text(whole)
     train(resolve("quickstart", how), True, quiet())
     assert yaml.safe_load((folder / "config.yaml").read_text()) == saved
+
+    on("2020-01-04")
+    again = [*how, f"output={tmp_path / 'again'}", f"start={folder}", "toy=null"]
+    train(resolve("quickstart", again), False, quiet())
+    begun = yaml.safe_load((tmp_path / "again" / "config.yaml").read_text())
+    assert begun["prompt"]["date"] == "2020-01-02", "the policy of a start is asked as it was taught"

@@ -150,11 +150,11 @@ def test_a_start_that_failed_is_begun_again_with_other_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*arguments: object) -> None:
-        raise UserError("no expert")
+        raise UserError("no memory left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(mempo.run.train, "sft_rows", fails)
-        with pytest.raises(UserError, match="no expert"):
+        patch.setattr(mempo.run.train, "train_sft", fails)
+        with pytest.raises(UserError, match="no memory left"):
             run(tmp_path / "run", *TINY)
     assert (tmp_path / "run" / "config.yaml").is_file()
     run(tmp_path / "run", *TINY, "sft.steps=1", "rl.steps=0")

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 from pydantic import ConfigDict, StringConstraints, TypeAdapter, with_config
 from typing_extensions import TypedDict
@@ -51,7 +51,18 @@ class _Agent(TypedDict):
     name: str
 
 
+class _Prompt(TypedDict):
+    text: str
+    ids: str
+
+
+@with_config(ConfigDict(extra="allow"))
+class _Identity(TypedDict):
+    prompt: NotRequired[_Prompt]
+
+
 _FILE_NAME = Annotated[str, StringConstraints(pattern=r"^[\w.-]+$")]
+_IDENTITY: TypeAdapter[Any] = TypeAdapter(_Identity)
 _AGENTS: TypeAdapter[Any] = TypeAdapter(dict[_FILE_NAME, _Agent])
 
 FREE_KEYS = (
@@ -121,7 +132,7 @@ class EvalFolder:
         if not exists(self.path / "identity.json"):
             raise UserError(f"{self.path} holds a run, not an evaluation; choose another --out")
         old_config: Mapping[str, Any] = read_yaml(self.path / "config.yaml", PUT_BACK)
-        old_identity = read_json(self.path / "identity.json", RECORD, PUT_BACK)
+        old_identity = read_json(self.path / "identity.json", _IDENTITY, PUT_BACK)
         if completed is not None:
             old_config = completed(old_config)
         changed = changed_keys(without(old_config, FREE_KEYS), without(config, FREE_KEYS))
@@ -198,16 +209,16 @@ class EvalFolder:
 
 
 def prompt_changes(old: Mapping[str, str] | None, new: Mapping[str, str] | None) -> list[str]:
-    """How the prompt of a fixed question differs (`prompt_probe`), as one piece of text around the first
+    """How the prompt of a fixed question differs (`prompt_probe`), as both texts around the first
     difference; nothing where it does not, or where an earlier release did not say."""
-    if old is None or new is None or dict(old) == dict(new):
+    if old is None or new is None or old == new:
         return []
     if old["text"] == new["text"]:
         return ["the same prompt has other token ids (another tokenizer)"]
     alike = takewhile(lambda pair: pair[0] == pair[1], zip(old["text"], new["text"], strict=False))
-    start = max(sum(1 for _ in alike) - 20, 0)
-    before, now = (text["text"][start : start + 60] for text in (old, new))
-    return [f"prompts (chat template or date): …{before!r}… → …{now!r}…"]
+    start = max(sum(1 for _ in alike) - 10, 0)
+    before, now = (text["text"][start : start + 36] for text in (old, new))
+    return [f"prompts (chat template or date) had …{before!r}…", f"they would have …{now!r}…"]
 
 
 def asked_of(agent: Mapping[str, Any]) -> Asked:

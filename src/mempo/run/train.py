@@ -44,7 +44,7 @@ from mempo.setup import (
 from mempo.storage.atomic import whole_folder
 from mempo.storage.files import write_whole
 from mempo.storage.read_files import exists, read_json
-from mempo.storage.run_folder import Checkpoint, RunFolder
+from mempo.storage.run_folder import PROMPTS, Checkpoint, RunFolder
 from mempo.train.checkpoint import saving
 from mempo.train.demonstrations import checked_probe, codec_of_toy, sft_rows
 from mempo.train.rl import RlSetup, check_questions, train_rl
@@ -145,6 +145,8 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
     if config.start:
         refuse_other_vocabulary(config, data, codec)
     if not resume:
+        if config.start:  # the prompts that its policy learnt on
+            resolved = with_saved_date(resolved, Path(config.start))
         resolved = with_todays_date(resolved, codec)
         config = resolved.config
     agent = make_agent(config, codec, tools, data.world)  # before the model: it may refuse
@@ -217,7 +219,7 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
 
 def fingerprints(data: Data, renderer: Renderer) -> dict[str, str]:
     """What the questions, the corpus and the prompts are, so that a resumed run cannot go on with others."""
-    found = {"the prompt around questions (chat template, tokenizer or date)": prompt_probe(renderer)["ids"]}
+    found = {PROMPTS: prompt_probe(renderer)["ids"]}
     for name, questions in (("training questions", data.train), ("test questions", data.test)):
         text = json.dumps([(q.id, q.text, q.gold, q.probe) for q in questions])
         found[name] = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -51,6 +51,8 @@ class _MetricsLine(TypedDict):
 
 _METRICS = TypeAdapter(_MetricsLine)
 _FINGERPRINTS = TypeAdapter(dict[str, str])
+PROMPTS = "the prompt around questions (chat template, tokenizer or date)"
+"""The fingerprint that runs of earlier releases lack."""
 
 
 @dataclass(frozen=True)
@@ -180,8 +182,8 @@ class RunFolder:
             write_whole(self.path / "config.yaml", dump_yaml(config))
 
     def refuse_other_data(self, fingerprints: Mapping[str, str], resume: bool, may_change: Sequence[str] = ()) -> None:
-        """Remember what the run's questions, corpus and prompts are; a resumed run must have the same, as far as the
-        release that began it told, but for those named in `may_change`.
+        """Remember what the run's questions, corpus and prompts are; a resumed run must have the same, but for those
+        named in `may_change`, and its prompts where the release that began it did not tell.
 
         Raises:
             UserError: something has changed since the run began; it is named.
@@ -189,8 +191,8 @@ class RunFolder:
         file = self.path / "data.json"
         if resume and exists(file):
             old = read_json(file, _FINGERPRINTS, "remove it, and the data are taken to be those of the run")
-            fingerprints = {name: mark for name, mark in fingerprints.items() if name in old}
-            changed = [name for name, mark in fingerprints.items() if name not in may_change and old[name] != mark]
+            fingerprints = {name: mark for name, mark in fingerprints.items() if name != PROMPTS or name in old}
+            changed = [name for name, mark in fingerprints.items() if name not in may_change and old.get(name) != mark]
             if changed:
                 raise UserError(
                     f"--resume: {' and '.join(changed)} changed since the run in {self.path} began; put the old ones "
