@@ -32,7 +32,9 @@ def trained_by_verl(out: Path, ranks: int) -> str:
     command += [str(RUNNER), "--config-path", str(out), "--config-name", "verl-sft"]
     command += ["trainer.device=cpu", "data.num_workers=0", "engine.use_torch_compile=False"]
     environment = {"PYTHONPATH": CHECKOUT, "VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia"}
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=1800)
+    variables = {**os.environ, **environment}
+    # In a folder of its own: Hydra writes an `outputs` folder where it is started.
+    done = subprocess.run(command, env=variables, cwd=out, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout + done.stderr
 
