@@ -29,7 +29,7 @@ def explain(error: ValidationError, kind: type[Settings], layers: Layers = ()) -
         names = _names(kind, problem["loc"])
         key = ".".join(names)
         given = "" if isinstance(problem.get("input"), Mapping) else f" (given: {shortened(problem.get('input'))})"
-        unknown = [problem["ctx"]["key"]] if problem["type"] == UNKNOWN_KEY else []
+        unknown = [problem.get("ctx", {})["key"]] if problem["type"] == UNKNOWN_KEY else []
         said_in = [*names, *unknown]
         where = next((origin for origin, layer in reversed(layers) if said_in and _has(layer, said_in)), "")
         message = _message(kind, names, problem) + given + (f" [{where}]" if where else "")
@@ -80,7 +80,7 @@ def _names(kind: type[Settings], loc: Sequence[str | int]) -> list[str]:
 def _message(kind: type[Settings], names: Sequence[str], problem: ErrorDetails) -> str:
     said = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "literal_error":
-        known = [name.strip("'") for name in problem["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+        known = [name.strip("'") for name in problem.get("ctx", {})["expected"].replace(" or ", ", ").split(", ")]
         return said + nearest(str(problem["input"]), known)
     if problem["type"] == "string_type" and isinstance(problem["input"], int | float):
         return f"this is a text; write {'.'.join(names)}='\"{problem['input']}\"'"
@@ -93,7 +93,11 @@ def _message(kind: type[Settings], names: Sequence[str], problem: ErrorDetails) 
 def _form(field: FieldInfo) -> str:
     if section_of(field) is not None:
         return "this is a group of settings"
-    return "this is a list" if tuple in map(typing.get_origin, kinds_of(field.annotation)) else "this is a mapping"
+    return (
+        "this is a list"
+        if any(typing.get_origin(kind) is tuple for kind in kinds_of(field.annotation))
+        else "this is a mapping"
+    )
 
 
 def _example(field: FieldInfo) -> str:

@@ -179,9 +179,10 @@ class _Builder:
             self._put(event, self.anchors[event.anchor], self.sizes[event.anchor])
 
     def _refuse_tag(self, event: yaml.Event) -> None:
-        if getattr(event, "tag", None) not in (None, "!"):
+        tag = getattr(event, "tag", None)
+        if tag not in (None, "!"):
             raise ConfigError(
-                f"{self.name} is not valid YAML: line {event.start_mark.line + 1} has the tag {event.tag!r}; a "
+                f"{self.name} is not valid YAML: line {event.start_mark.line + 1} has the tag {tag!r}; a "
                 "configuration holds plain values"
             )
 

@@ -59,6 +59,14 @@ def cache_use(model: PreTrainedModel, plain_head: bool) -> CacheUse:
 _known: WeakKeyDictionary[PreTrainedModel, tuple[Any, CacheUse]] = WeakKeyDictionary()
 
 
+def _shares(trial: _Trial, shape: CacheShape, plain_head: bool) -> bool:
+    """Whether prefixes that are kept and gone on from give what whole passes give."""
+    return all(
+        trial.differs(lambda fed=fed: fed(trial, shape, plain_head), _SHARED_TOLERANCE) is None
+        for fed in (_behind, _slots)
+    )
+
+
 @torch.no_grad()
 def _try(model: PreTrainedModel, plain_head: bool) -> CacheUse:
     trial = _Trial(model)
@@ -66,10 +74,7 @@ def _try(model: PreTrainedModel, plain_head: bool) -> CacheUse:
         # Damaged weights say nothing about the cache; whoever samples from them says so.
         return CacheUse(cache_shape(model) if keeps_everything(model) else None)
     shape = _shape(model)
-    if shape is not None and all(
-        trial.differs(lambda fed=fed: fed(trial, shape, plain_head), _SHARED_TOLERANCE) is None
-        for fed in (_behind, _slots)
-    ):
+    if shape is not None and _shares(trial, shape, plain_head):
         return CacheUse(shape)
     reason = trial.differs(lambda: _padded(trial, drops_rows=True), _WHOLE_TOLERANCE)
     if reason is None:
