@@ -187,7 +187,7 @@ SLOW = """
 import sys, threading
 from pathlib import Path
 from mempo.retrieval.server import run as service_run
-from mempo.retrieval.server.limits import ServiceSettings
+from mempo.config.retrieval import ServiceSettings
 
 class Slow:
     def retrieve(self, queries, top_k):
