@@ -154,7 +154,7 @@ def evaluate(
         served = {"url": server, "model": served_model, "tokenizer": tokenizer}
         if served["tokenizer"] is None and folder is not None:
             served["tokenizer"] = str(final_model(folder)) if is_run else model
-        settings += ["toy=null", "model.path=null"]
+        settings += ["toy=null", "model.path=null", "start=null"]
         settings += [f"server.{key}={dump_flow(value)}" for key, value in served.items() if value is not None]
     elif served_model is not None or tokenizer is not None:
         raise UserError("--served-model and --tokenizer belong to --server, which is not given")

@@ -25,6 +25,7 @@ ALWAYS = (
     "rl.steps",
     "sampler.gpu_memory_fraction",
     "sampler.kv_cache_mib",
+    "sft.keep_every",
     "sft.optim.micro_batch_tokens",
     "sft.save_every",
 )

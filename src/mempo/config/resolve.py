@@ -19,7 +19,7 @@ from mempo.config.check import check
 from mempo.config.explain import explain, shortened
 from mempo.config.overrides import merge, parse_override
 from mempo.config.retired import without_retired
-from mempo.config.rewards import PRESETS
+from mempo.config.rewards import PRESETS, MemorySettings
 from mempo.config.schema import Config
 from mempo.config.yaml_text import dump_flow, load_yaml, read_yaml
 from mempo.errors import ConfigError, nearest
@@ -74,6 +74,8 @@ def resolve(source: str | None, overrides: Sequence[str] = ()) -> Resolved:
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for origin, layer in layers:
+        if merged and layers[0][0].startswith("run "):  # it holds every setting, those that follow from others too
+            _forget_followers(merged, layer)
         merge(merged, layer)
         for key, _ in leaves(layer):
             origins = {k: v for k, v in origins.items() if not k.startswith(f"{key}.")}
@@ -89,6 +91,26 @@ def resolve(source: str | None, overrides: Sequence[str] = ()) -> Resolved:
     every.update({f"memory.{key}": f"preset {preset}" for key, _ in leaves(PRESETS[preset])})
     every.update({key: origin for key in every if (origin := _origin(key, origins))})
     return Resolved(config, every)
+
+
+def _forget_followers(saved: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    """Take out of a saved configuration what followed from its preset, where `layer` asks for another preset or turns
+    the signal off or on: it follows again."""
+    memory, credit, rl = (saved.get(name) or {} for name in ("memory", "credit", "rl"))
+    old = memory.get("preset", "recommended")
+    new = (layer.get("memory") or {}).get("preset", old)
+    if new != old or "memory_signal" in (layer.get("rl") or {}):
+        by_state = old == "state" and rl.get("memory_signal", True)
+        if credit.get("baseline") == ("state" if by_state else "group"):
+            credit.pop("baseline")
+    if new != old and old in PRESETS:
+        was = MemorySettings(preset=old).model_dump(mode="json")
+        for key in {key for preset in PRESETS.values() for key in preset} - {"probe"}:
+            if memory.get(key) == was[key]:
+                memory.pop(key, None)
+        probe = memory.get("probe") or {}
+        if probe.get("separators_are_gold") == was["probe"]["separators_are_gold"]:
+            probe.pop("separators_are_gold", None)
 
 
 def dump_with_origins(resolved: Resolved) -> str:

@@ -42,7 +42,7 @@ class PromptSettings(Settings):
     """Show a tool result whole in the turn after it and short from then on (`search.short_passage_chars`,
     `access.short_page_chars`); for contexts that keep old results: `full`, `react`, `window(k)`."""
     force_mem: bool = False
-    """Begin every turn from the second on with `<mem>`, written for the policy (no loss, no credit)."""
+    """Begin every turn from the second on with `<mem>`, written for the policy (no loss, no advantage)."""
     date: str | None = None
     """Today's date for chat templates that ask for it, such as 2026-03-01. None: the day on which the run or the
     evaluation began, which is written here, so that a resumed one asks the same prompts."""

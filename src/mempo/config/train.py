@@ -162,7 +162,7 @@ class RlSettings(Settings):
     schedule: Literal["auto", "lockstep", "eager"] = "auto"
     """How rollouts are batched: `lockstep` repeats exactly, `eager` never waits. `auto`: lockstep on CPU."""
     memory_signal: bool = True
-    """Score the notes and add their credit. Off: outcome alone, whatever `memory` says; evaluation still reports
+    """Score the notes and add their advantages. Off: outcome alone, whatever `memory` says; evaluation still reports
     P(mem)."""
     probe_check_questions: int = Field(default=24, ge=0)
     """Before the first step, so many questions are asked whether the probe tells a right note from one with a wrong

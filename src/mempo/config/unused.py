@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 CREDIT_KEYS = ("pool", "min_pool", "small_pool", "weight", "normalize_std", "std_floor", "fade_batches", "gate")
-"""The settings of `memory` that turn rewards into advantages; an own credit function takes the place of all of them."""
+"""The settings of `memory` that turn rewards into advantages; an own advantage function takes the place of them all."""
 
 _DENSE_OF_BUILD = ("dense.factory", "dense.metric", "dense.train_sample", "dense.seed", "dense.stored_as")
 _DENSE = (*_DENSE_OF_BUILD, "dense.nprobe", "dense.ef_search")
@@ -260,7 +260,7 @@ TABLE: tuple[Unused, ...] = (
         "MemorySettings",
         ("gate",),
         lambda s: s.weight == 0,
-        "{key} {value} does nothing with weight 0, which gives no memory credit at all",
+        "{key} {value} does nothing with weight 0, which gives no memory advantage at all",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""`mempo train`: demonstrations → SFT → evaluation of the start → RL → evaluation of the end → table."""
+"""`mempo train`: demonstrations → SFT, or the start of another run → its evaluation → RL → evaluation → table."""
 
 from __future__ import annotations
 
@@ -126,7 +126,10 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
         raise UserError("a model behind a server cannot be trained; set server=null and model.path, or use mempo eval")
     if not config.model.path and config.toy is None and not config.start:
         raise UserError("there is no policy to train; set model.path or toy, or start")
-    origin = start_model(config.start) if config.start else config.model.path
+    if config.start:
+        origin = None if newest else start_model(config.start)  # a checkpoint of its own needs no other run
+    else:
+        origin = config.model.path
     _check_adapters(config, origin)
     if config.sampler.engine == "vllm":
         require_vllm()
@@ -146,7 +149,9 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
         refuse_other_vocabulary(config, data, codec)
     if not resume:
         if config.start:  # the prompts that its policy learnt on
-            resolved = with_saved_date(resolved, Path(config.start))
+            source = Path(config.start)
+            in_run = source.parent.name == "checkpoints"
+            resolved = with_saved_date(resolved, source.parents[1] if in_run else source)
         resolved = with_todays_date(resolved, codec)
         config = resolved.config
     agent = make_agent(config, codec, tools, data.world)  # before the model: it may refuse
@@ -157,13 +162,19 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
     if config.model.lora and policy.adapter is None:
         policy = add_lora(policy, config.model.lora, config.seed, _lasting(origin))
     asked_otherwise = resume and old["evaluate"]["questions"] != config.evaluate.questions
+    marks = fingerprints(data, agent.renderer)
+    if resume:  # before the configuration is written again
+        run.refuse_other_data(marks, resume, ("test questions",) if asked_otherwise else ())
     run.begin(resolved.plain(), resume, completed, free)  # not earlier: what failed until here leaves nothing behind
-    run.refuse_other_data(fingerprints(data, agent.renderer), resume, ("test questions",) if asked_otherwise else ())
+    if not resume:
+        run.refuse_other_data(marks, resume)
     if resume:
         for remark in remarks(old, config, newest.stage if newest else None, newest.step if newest else 0):
             console.print(remark, highlight=False, markup=False, soft_wrap=True)
         stage, step = (newest.stage, newest.step) if newest else (STAGES[0], 0)
         run.forget_after(stage, step, STAGES)
+        if stage != "rl":  # it is made again below; what is there may be of another policy
+            (run.path / "evaluation-start.json").unlink(missing_ok=True)
         console.print(f"resuming after step {step} of {stage}", highlight=False)
     if agent.renderer.difference:
         console.print(f"note: {agent.renderer.difference}", highlight=False, markup=False)
@@ -184,7 +195,7 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
         custom_score=score_of_user,
         window=policy.window,
     )
-    borrowed = not in_rl and borrow_evaluation(resolved, fingerprints(data, agent.renderer), run.path)
+    borrowed = not in_rl and borrow_evaluation(resolved, marks, run.path)
     results = [("start", _evaluated("start", setup, config, data, run, redo=not in_rl and not borrowed))]
     if config.rl.steps:
         reference = _reference(config, policy, run, in_rl)
@@ -310,13 +321,15 @@ def _refuse_nothing_left(run: RunFolder, newest: Checkpoint | None, old: Mapping
     if not (run.path / "final").is_dir():
         return
     ended = "rl" if old["rl"]["steps"] else "sft"
-    if stage != ended and old[ended]["steps"]:
+    skipped = ended == "sft" and old.get("start")  # no SFT, so no checkpoint of it either
+    if stage != ended and old[ended]["steps"] and not skipped:
         raise UserError(
             f"--resume: the run in {run.path} is complete, and its last checkpoint is gone; to train its policy "
             f"further, begin another run with model.path={run.path / 'final'} and output=…"
         )
     last = "rl" if config.rl.steps else "sft"
-    longer = getattr(config, last).steps > (done if stage == last else 0)
+    skips = last == "sft" and config.start
+    longer = not skips and getattr(config, last).steps > (done if stage == last else 0)
     if not longer and old["evaluate"]["questions"] == config.evaluate.questions:
         raise UserError(
             f"--resume: the run in {run.path} is complete, nothing is left to do; see mempo eval {run.path}, or make "

@@ -35,12 +35,19 @@ Completed = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 _SHOWN, _SHOWN_CHARS = 12, 90
 _CHECKPOINT = re.compile(r"(sft|rl)-(\d+)")
 _OF_A_FAILED_START = (
-    *("metrics.jsonl", "evaluation-start.json", "start", "probe-check.json"),
+    *("metrics.jsonl", "evaluation-start.json", "start", "probe-check.json", "start-check.json"),
     *("rollouts/evaluation-start.jsonl", "rollouts/evaluation-start.tokens"),
 )
 """What a start can leave that ended before its first step."""
 _OWN = ("data.json", "metrics.jsonl", "rollouts", "checkpoints", "start", "final", "probe-check.json")
-_OWN += ("evaluation-start.json", "evaluation-final.json", "verl.yaml", "data/train.parquet", "data/test.parquet")
+_OWN += (
+    "start-check.json",
+    "evaluation-start.json",
+    "evaluation-final.json",
+    "verl.yaml",
+    "data/train.parquet",
+    "data/test.parquet",
+)
 """Names in the folder that are the run's."""
 
 

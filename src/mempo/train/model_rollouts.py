@@ -24,6 +24,7 @@ from mempo.rollout.question import Question
 from mempo.rollout.tokenizer import Codec
 from mempo.rollout.trajectory import GenerationStop, Observation, StopReason, Trajectory
 from mempo.storage.append import latest
+from mempo.storage.read_files import PUT_BACK, RECORD, read_json
 from mempo.storage.rollouts import load_rollouts
 from mempo.train.expert_rollouts import Demo, encode_turn
 
@@ -65,7 +66,7 @@ def collect(folder: Path, questions: Sequence[Question], agent: Agent) -> Collec
         raise UserError(f"sft.rollouts: {folder} is no folder of mempo eval (no agents.json)")
     file = _file_of(folder, agent.name)
     config = resolve(str(folder)).config
-    codec = _codec_of(config)
+    codec = _codec_of(folder, config)
     known = {question.id: question for question in questions}
     try:
         trajectories, lines, _ = load_rollouts(file, codec, agent.grammar)
@@ -104,19 +105,25 @@ def _verdict(trajectory: Trajectory, score: float | None, question: Question | N
 
 def _file_of(folder: Path, name: str) -> Path:
     files = sorted(file for file in (folder / "rollouts").glob("*.jsonl") if file.with_suffix(".tokens").is_file())
-    own = [file for file in files if file.stem == name] or files
+    agents = read_json(folder / "agents.json", RECORD, PUT_BACK) if (folder / "agents.json").is_file() else {}
+    stems = {stem for stem, agent in agents.items() if name in (agent.get("name"), agent.get("context"))} | {name}
+    own = [file for file in files if file.stem in stems] or files
     if len(own) != 1:
         found = ", ".join(file.stem for file in files) or "none"
         raise UserError(f"sft.rollouts: {folder} holds rollouts of {found}, which are not one agent called {name}")
     return own[0]
 
 
-def _codec_of(config: Config) -> Codec:
+def _codec_of(folder: Path, config: Config) -> Codec:
+    """The tokenizer of the policy that played, which need not be the one that the configuration names."""
     if config.server is not None:
         return open_tokenizer(config.server)
-    if not config.model.path:
+    identity = folder / "identity.json"
+    played = read_json(identity, RECORD, PUT_BACK).get("policy") if identity.is_file() else None
+    policy = played or config.model.path
+    if not policy:
         raise UserError("sft.rollouts: the evaluation names neither a server nor a model whose tokenizer wrote it")
-    return load_codec(config.model.path)
+    return load_codec(str(policy))
 
 
 def _told(trajectory: Trajectory, question: Question, codec: Codec, grammar: TurnGrammar) -> Told:

@@ -110,7 +110,6 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
 
             rows = training_rows(batch, advantages)
             updates = update_policy(updater, rows, settings, learning_rate(settings.optim, step - 1, settings.steps))
-            silence = advantages.silence
             clock.lap("update")
 
             metrics = {**scored.metrics, **advantages.metrics, **updates, **sampled, **clock.seconds}
@@ -119,6 +118,7 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
                 save_rollouts(run.rollouts(step), trajectories, facts, advantages_by_turn(rows, len(trajectories)))
             run.log("rl", step, metrics)
             progress.step(step, metrics)
+            silence = advantages.silence  # not earlier: a step that fails before this is not done
             rescue.finished(step, due=step % settings.save_every == 0 or step == settings.steps)
 
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from mempo.config import Config, Resolved, completed, resolve
 from mempo.config.unused import CREDIT_KEYS
 from mempo.engine.model import load_codec
@@ -16,6 +14,7 @@ from mempo.envs.data import Data
 from mempo.errors import ConfigError
 from mempo.rollout.tokenizer import Codec
 from mempo.storage.files import write_whole
+from mempo.storage.read_files import PUT_BACK, RECORD, read_json, read_yaml
 from mempo.storage.run_folder import RunFolder, changed_keys, without
 from mempo.train.demonstrations import codec_of_toy
 
@@ -23,7 +22,7 @@ EVALUATION = "evaluation-start"
 _BESIDE_EVALUATION = (
     *("output", "start", "toy", "sft", "rl", "credit"),
     *("data.objectives", "data.train", "data.train_questions"),
-    *(f"memory.{name}" for name in CREDIT_KEYS),
+    *(f"memory.{name}" for name in (*CREDIT_KEYS, "preset", "lost_notes")),
 )
 """Settings that the evaluation of a start does not depend on; that its questions are the same is checked by content."""
 
@@ -86,10 +85,10 @@ def borrow_evaluation(resolved: Resolved, fingerprints: Mapping[str, str], folde
     file, data = source / f"{EVALUATION}.json", source / "data.json"
     if not file.is_file() or not data.is_file():
         return False
-    old = completed(yaml.safe_load((source / "config.yaml").read_text("utf-8")))
+    old = completed(read_yaml(source / "config.yaml", PUT_BACK))
     if changed_keys(without(old, _BESIDE_EVALUATION), without(resolved.plain(), _BESIDE_EVALUATION)):
         return False
-    if _evaluated_on(yaml.safe_load(data.read_text("utf-8"))) != _evaluated_on(fingerprints):
+    if _evaluated_on(read_json(data, RECORD, PUT_BACK)) != _evaluated_on(fingerprints):
         return False
     (folder / "rollouts").mkdir(parents=True, exist_ok=True)
     for rollouts in (source / "rollouts").glob(f"{EVALUATION}.*"):
