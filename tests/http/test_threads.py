@@ -9,7 +9,8 @@ from concurrent.futures import Future, wait
 
 import pytest
 
-from mempo.http.retry import Retry, retried
+from mempo.config.tools import RetrySettings
+from mempo.http.retry import retried
 from mempo.http.threads import DaemonThreads, wait_for
 
 
@@ -92,7 +93,7 @@ def test_tries(failures: list[Exception], tries: int, calls: int) -> None:
             raise left.pop(0)
         return "done"
 
-    policy = Retry(tries, backoff_s=0)
+    policy = RetrySettings(tries=tries, backoff_s=0)
     if left and (len(left) >= tries or isinstance(left[0], Hopeless)):
         with pytest.raises(type(failures[-1])):
             asyncio.run(retried(attempt, policy))
@@ -109,5 +110,5 @@ def test_what_is_no_failure_is_not_tried_again() -> None:
         raise KeyError("a mistake of ours")
 
     with pytest.raises(KeyError):
-        asyncio.run(retried(attempt, Retry(5, 0), ValueError))
+        asyncio.run(retried(attempt, RetrySettings(tries=5, backoff_s=0), ValueError))
     assert made == [1]

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 import mempo.train.sft
 from mempo.config import resolve
 from mempo.config.check import check
 from mempo.engine.model import save_policy
-from mempo.errors import ConfigError
+from mempo.errors import ConfigError, UserError
 from mempo.rollout.agent import DecodingSettings, Job, rollout
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory
-from mempo.train.start import start_model
+from mempo.run.train import train
+from mempo.train.start import borrow_evaluation, start_model
 from mempo.train.start_check import start_check
 from tests.tiny import Scripted, make_codec, tiny_llama
 from tests.train.fakes import CODEC, NOTED_ANSWER, SEARCH, agent
@@ -48,6 +51,23 @@ def test_a_run_from_a_start_is_the_rest_of_the_run_that_made_it(whole: Path, tmp
 def test_another_evaluation_of_the_start_is_made_and_not_borrowed(whole: Path, tmp_path: Path) -> None:
     other = run(tmp_path / "other", *SHORT, f"start={whole}", "evaluate.questions=1")
     assert (other / "evaluation-start.json").read_bytes() != (whole / "evaluation-start.json").read_bytes()
+
+
+@pytest.mark.slow
+def test_an_arm_with_another_preset_borrows_the_evaluation(whole: Path, tmp_path: Path) -> None:
+    marks = json.loads((whole / "data.json").read_text("utf-8"))
+    for preset, borrows in (("state", True), ("original", False)):  # the original's P(mem) is another measure
+        arm = resolve(str(whole), [f"start={whole}", f"memory={preset}"])
+        assert borrow_evaluation(arm, marks, tmp_path / preset) is borrows
+
+
+@pytest.mark.slow
+def test_a_complete_run_without_sft_of_its_own_can_be_given_rl(whole: Path, tmp_path: Path) -> None:
+    begun = run(tmp_path / "begun", *SHORT, f"start={whole}", "rl.steps=0")
+    with pytest.raises(UserError, match="nothing is left to do"):
+        train(resolve(str(begun)), True, Console(quiet=True))
+    train(resolve(str(begun), ["rl.steps=2"]), True, Console(quiet=True))
+    assert metrics(begun, "rl") == metrics(whole, "rl")
 
 
 @pytest.mark.slow

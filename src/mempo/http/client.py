@@ -21,8 +21,9 @@ from weakref import WeakKeyDictionary
 
 import httpx
 
+from mempo.config.tools import RetrySettings
 from mempo.http.errors import FailureKind, HttpError, body_head
-from mempo.http.retry import ONCE, RetryPolicy, retried, retry_after_s
+from mempo.http.retry import ONCE, retried, retry_after_s
 from mempo.http.secrets import Redactor
 from mempo.http.threads import background_loop, wait_for
 from mempo.http.transport import Connections, DirectConnections, ProxiedConnections, Reply, Resolver
@@ -67,7 +68,7 @@ class HttpClient:
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary()
         self._closed = False
 
-    async def ask(self, method: str, path: str, body: Any, read: Read[T], retry: RetryPolicy = ONCE) -> T:
+    async def ask(self, method: str, path: str, body: Any, read: Read[T], retry: RetrySettings = ONCE) -> T:
         """`read(reply)` of a request for JSON; `body` None sends none.
 
         Raises:
@@ -90,7 +91,7 @@ class HttpClient:
             self.counts["failed"] += 1
             raise
 
-    def ask_now(self, method: str, path: str, body: Any, read: Read[T], retry: RetryPolicy = ONCE) -> T:
+    def ask_now(self, method: str, path: str, body: Any, read: Read[T], retry: RetrySettings = ONCE) -> T:
         """The same, for plain functions."""
         return wait_for(self.ask(method, path, body, read, retry))
 

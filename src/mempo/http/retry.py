@@ -5,45 +5,20 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Protocol, TypeVar
+from typing import TypeVar
+
+from mempo.config.tools import RetrySettings
 
 T = TypeVar("T")
 
-
-class RetryPolicy(Protocol):
-    """What `RetrySettings` has: attempts in all, the first wait, which doubles each time, the longest, and the largest
-    share of a wait that is left out at random, so that clients that failed together do not come back together."""
-
-    @property
-    def tries(self) -> int: ...
-
-    @property
-    def backoff_s(self) -> float: ...
-
-    @property
-    def max_backoff_s(self) -> float: ...
-
-    @property
-    def jitter(self) -> float: ...
+ONCE = RetrySettings(tries=1)
 
 
-@dataclass(frozen=True)
-class Retry:
-    """A `RetryPolicy` that is no setting."""
-
-    tries: int
-    backoff_s: float = 0.5
-    max_backoff_s: float = 30.0
-    jitter: float = 0.5
-
-
-ONCE = Retry(tries=1)
-
-
-async def retried(attempt: Callable[[], Awaitable[T]], policy: RetryPolicy, failure: type[Exception] = Exception) -> T:
+async def retried(
+    attempt: Callable[[], Awaitable[T]], policy: RetrySettings, failure: type[Exception] = Exception
+) -> T:
     """`attempt()` again and again while it raises `failure`; raises the last one.
 
     An exception may say that another attempt is of no use (`transient` False) or how long to wait (`retry_after_s`).
@@ -61,7 +36,7 @@ async def retried(attempt: Callable[[], Awaitable[T]], policy: RetryPolicy, fail
     raise AssertionError("unreachable: tries >= 1")
 
 
-def pause_s(backoff_s: float, asked_s: float, policy: RetryPolicy) -> float:
+def pause_s(backoff_s: float, asked_s: float, policy: RetrySettings) -> float:
     """Seconds until the next try: the back-off less a random part, or longer where the server asked for it."""
     jittered_s = backoff_s * (1 - policy.jitter * random.random())
     return min(max(jittered_s, asked_s), policy.max_backoff_s)

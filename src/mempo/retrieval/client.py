@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from mempo.config.addresses import server_address
 from mempo.config.retrieval import ClientSettings
+from mempo.config.tools import RetrySettings
 from mempo.errors import UserError
 from mempo.http.client import HttpClient
 from mempo.http.errors import RETRIED_STATUSES as RETRIED_STATUSES
-from mempo.http.retry import Retry
 from mempo.http.secrets import key_of
 from mempo.retrieval.document import Document, Hit
 from mempo.retrieval.rows import document_of
@@ -55,7 +55,7 @@ class HttpRetriever:
                 f"backoff_s={backoff_s} (0 or more), max_concurrent={max_concurrent} (at least 1)"
             )
         self.url = retrieval_address(url)
-        self._retry = Retry(tries, backoff_s)
+        self._retry = RetrySettings(tries=tries, backoff_s=backoff_s, max_backoff_s=30.0)
         headers = {"content-type": "application/json", "accept": "application/json"}
         if token is not None:
             headers["authorization"] = f"Bearer {token}"

@@ -1,12 +1,8 @@
-"""What can go wrong with a corpus, an index folder or a retrieval server, each told in one message."""
+"""What can go wrong with a corpus or an index folder, each told in one message."""
 
 from __future__ import annotations
 
 from mempo.errors import UserError
-from mempo.http.errors import HttpError
-
-RetrievalError = HttpError
-"""A request to a retrieval server that failed for good, after all tries."""
 
 
 class CorpusError(UserError):

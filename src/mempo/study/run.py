@@ -58,7 +58,7 @@ def run_study(source: str, options: StudyOptions, console: Console) -> list[Reco
         lambda error: f"--out {str(out)!r} cannot be written ({error}); choose another",
         f"another process is at work on the study in {out}; wait for it, or choose another --out",
     ):
-        add_known(out, tasks)
+        _mark_as_study(out)
         failures = _make(tasks, out, min(workers, len(tasks)), console)
         done = _report(name, study, every, out, console)  # with what other calls have made
     if failures:
@@ -70,7 +70,7 @@ def run_study(source: str, options: StudyOptions, console: Console) -> list[Reco
     return [record for _, record in done]
 
 
-def add_known(out: Path, tasks: Sequence[Task]) -> None:
+def _mark_as_study(out: Path) -> None:
     """The folder says that it is a study's as soon as it is one."""
     (out / RESULTS).touch()
     (out / "runs").mkdir(exist_ok=True)
