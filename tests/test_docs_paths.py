@@ -27,7 +27,7 @@ def is_module_or_inside_one(dotted: str) -> bool:
     if place.is_dir() or place.with_suffix(".py").is_file():
         return True
     above = place.parent
-    file = above.with_suffix(".py") if above.with_suffix(".py").is_file() else above / "__init__.py"  # or `mempo.load_agent`
+    file = above.with_suffix(".py") if above.with_suffix(".py").is_file() else above / "__init__.py"
     return file.is_file() and re.search(rf"\b{parts[-1]}\b", file.read_text("utf-8")) is not None
 
 
