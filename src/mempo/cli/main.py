@@ -364,7 +364,8 @@ def study(
     from mempo.study.run import StudyOptions, run_study
 
     options = StudyOptions(out, tuple(only or ()), workers, full, dry_run, tuple(overrides or ()))
-    run_study(file, options, console())
+    with stoppable(lambda: "runs that ended and checkpoints of the others are kept; the same command resumes"):
+        run_study(file, options, console())
 
 
 @app.command("config")
