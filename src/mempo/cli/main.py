@@ -392,6 +392,25 @@ def show_config(
 
 
 @app.command()
+def doctor(
+    source: Annotated[str | None, typer.Argument(help="A recipe, a YAML file, or a run folder.")] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Check machine, versions, disk, and what a configuration names; exit code 1 when something is missing."""
+    from mempo.config import resolve
+    from mempo.config.overrides import source_and_overrides
+    from mempo.run.doctor import checks
+
+    source, settings = source_and_overrides(source, overrides)
+    failed = False
+    for check in checks(resolve(source, settings) if source is not None or settings else None):
+        typer.echo(check.line)
+        failed |= check.status == "fail"
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
 def search(
     index: Annotated[
         str, typer.Argument(help="An index folder, or the address of a server, http://host:port.", show_default=False)
