@@ -34,7 +34,9 @@ def test_what_is_missing_is_a_line(tmp_path: Path) -> None:
     every = found("toy=null", f"model.path={missing}", output=tmp_path / "run")
     assert every["model"].status == every["data"].status == "fail"
     assert str(missing) in every["model"].fact
-    files = resolve(None, ["toy={}", "data.train=nothing.jsonl", f"output={tmp_path / 'run'}"])
+    files = resolve(
+        None, ["toy={}", "data.train=nothing.jsonl", "data.corpus=nothing.jsonl", f"output={tmp_path / 'run'}"]
+    )
     [data] = [check for check in checks(files) if check.name == "data"]
     assert data.status == "fail"
     assert "nothing.jsonl" in data.fact
