@@ -156,6 +156,16 @@ def test_a_run_does_not_go_on_as_another_one(
     assert said in str(caught.value)
 
 
+def test_a_run_whose_checkpoint_is_gone_is_not_begun_anew(model: Path, questions: Path, tmp_path: Path) -> None:
+    start(resolved(model, questions, tmp_path), Runs())
+    (tmp_path / "run" / "checkpoints").mkdir()
+    (tmp_path / "run" / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("1", encoding="utf-8")
+    runs = Runs()
+    with pytest.raises(UserError, match=r"names step 1, but .* lacks 7 of the files of 2 GPUs"):
+        start(resolved(model, questions, tmp_path), runs, resume=True)
+    assert runs.arguments == []
+
+
 def test_a_run_does_not_go_on_with_other_questions(model: Path, questions: Path, tmp_path: Path) -> None:
     config = resolved(model, questions, tmp_path)
     start(config, Runs())

@@ -18,6 +18,7 @@ from mempo.cluster.doctor import failures, quick_checks
 from mempo.cluster.machine import Machine
 from mempo.cluster.process import run_process
 from mempo.cluster.questions import write_questions
+from mempo.cluster.verl_checkpoint import resumable_step
 from mempo.cluster.verl_config import CONFIG_NAME, verl_config
 from mempo.cluster.verl_text import verl_yaml
 from mempo.config import Config, Resolved, completed
@@ -76,6 +77,7 @@ def launch(
     machine, runner, address = machine or Machine(), runner or run_process, checked_address(address)
     dry_run(resolved, address)  # refuses before anything is looked at
     begun_as = refuse_other_run(run, resolved.plain(), resume)
+    done = resumable_step(run, config) if resume else 0
     for check_own in (advantage_function, custom_score):
         check_own(config)
     failed = [] if skip_checks else failures(list(quick_checks(resolved, machine, address)))
@@ -113,13 +115,15 @@ def launch(
         counts = f"{len(data.train)} training questions, {len(data.test)} test questions"
         where = f"verl's settings are in {folder / CONFIG_NAME}.yaml"
         console.print(f"run {run.path}: {counts}; {where}", highlight=False, markup=False, soft_wrap=True)
+        if resume:
+            console.print(f"goes on after step {done} of {config.rl.steps}", highlight=False)
         code = runner(command(folder), {**os.environ, "HYDRA_FULL_ERROR": "1"})
     if code:
         what = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         console.print(f"verl ended with {what}; its last lines say why. --resume goes on from the last checkpoint")
     else:
-        done = f"done; to make a model of it: mempo cluster convert {run.path / 'checkpoints'} OUT"
-        console.print(done, highlight=False, markup=False, soft_wrap=True)
+        ended = f"done; to make a model of it: mempo cluster convert {run.path / 'checkpoints'} OUT"
+        console.print(ended, highlight=False, markup=False, soft_wrap=True)
     return code if code >= 0 else 128 - code
 
 

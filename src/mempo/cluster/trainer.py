@@ -4,7 +4,7 @@
 A step is verl's: sample, old log-probs, reference log-probs, advantages, update. Four places differ. Before rows are
 dealt out, the whole rollouts are fetched (`_balance_batch`); scores and advantages are made as in the local loop
 (`_compute_advantage`); an optimizer step is a set of questions, however many rows they have (`_update_actor`); and what
-happened is kept in the run folder (`_step_once`, `_validate`).
+happened is kept in the run folder (`_step_once`, `_validate`). Old checkpoints are removed here (`_save_checkpoint`).
 
 Underscored methods are overridden, so `versions.py` pins verl exactly.
 """
@@ -15,6 +15,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,7 +33,9 @@ from mempo.cluster.questions import TRAINER
 from mempo.cluster.rollout_queue import take_rollouts
 from mempo.cluster.rollouts import Group, RowKey, dealt
 from mempo.cluster.scorer import ActorScorer
+from mempo.cluster.verl_checkpoint import remove_old_checkpoints, resumable_step, tracked_step
 from mempo.cluster.versions import require_versions
+from mempo.config.cluster import ClusterSettings
 from mempo.engine.update import TrainRow
 from mempo.errors import UserError
 from mempo.rewards.rollout_metrics import known
@@ -61,7 +64,8 @@ class MempoTrainer(PPOTrainerSync):
         self._silence: tuple[float, ...] = ()
 
     def _load_checkpoint(self) -> None:
-        """Measures of steps that will be made again are forgotten."""
+        """Measures of steps that will be made again are forgotten. The launcher asked the same before, where it was."""
+        resumable_step(self._run.folder, self._run.config)
         super()._load_checkpoint()
         if (self._run.folder.path / "metrics.jsonl").exists():
             self._run.folder.forget_after("rl", self.global_steps, ("rl",))
@@ -70,6 +74,17 @@ class MempoTrainer(PPOTrainerSync):
         self._silence = silence_logged(
             self._run.folder.metrics(), self.global_steps, self._run.config.memory.fade_batches
         )
+
+    def _save_checkpoint(self) -> None:
+        """verl would remove old checkpoints before its tracker names the new one, and only those of its own process; so
+        it is told to keep all. What the tracker names stays until it names another."""
+        folder = Path(self.config.trainer.default_local_dir)
+        keep = (self._run.config.cluster or ClusterSettings()).keep_checkpoints
+        saved = tracked_step(folder, "remove it")
+        if saved is not None:
+            remove_old_checkpoints(folder, saved + 1, max(keep - 1, 1))
+        super()._save_checkpoint()
+        remove_old_checkpoints(folder, self.global_steps, keep - 1)
 
     # --- sampling ----------------------------------------------------------------------------------------------------
 

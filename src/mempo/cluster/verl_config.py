@@ -178,7 +178,7 @@ def _trainer(config: Config, settings: ClusterSettings, folder: Path, tested: bo
         "save_freq": config.rl.save_every,
         "test_freq": settings.test_every if tests else -1,
         "val_before_train": tests,
-        "max_actor_ckpt_to_keep": settings.keep_checkpoints,
+        "max_actor_ckpt_to_keep": None,  # the plug-in's trainer removes old ones (cluster.keep_checkpoints)
         "default_local_dir": str(folder / "checkpoints"),
         "resume_mode": "auto",
         "project_name": settings.project,

@@ -78,8 +78,8 @@ class ClusterSettings(Settings):
     test_every: int = Field(default=20, ge=0)
     """Play the test questions every so many steps, and before the first; 0: never."""
     keep_checkpoints: int = Field(default=2, ge=1)
-    """The newest so many stay. One of them holds weights twice, and the optimizer's state: 16 bytes a parameter in
-    float32."""
+    """The newest so many stay; an old one is removed once the next is whole, so that 1 needs room for two. One of them
+    holds weights twice, and the optimizer's state: 16 bytes a parameter in float32."""
     loggers: tuple[Logger, ...] = ("console",)
     """Where verl sends its measures besides metrics.jsonl of the run folder."""
     project: str = Field(default="mempo", min_length=1)
