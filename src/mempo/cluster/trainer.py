@@ -28,6 +28,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions, log_seqlen_unbalance
 
 from mempo.cluster.agent_loop import response_start, run_of
+from mempo.cluster.group_buffer import GroupBuffer
 from mempo.cluster.minibatches import MiniBatches, deal_questions, row_order
 from mempo.cluster.questions import TRAINER
 from mempo.cluster.rollout_queue import take_rollouts
@@ -88,6 +89,9 @@ class MempoTrainer(PPOTrainerSync):
 
     # --- sampling ----------------------------------------------------------------------------------------------------
 
+    def _build_replay_buffer(self) -> GroupBuffer:
+        return GroupBuffer.like(super()._build_replay_buffer())
+
     def _step_once(self, metrics: dict, timing_raw: dict, sample_batch_size: int) -> KVBatchMeta:
         with self._cause_of_no_rows(self._run.config.rl.rollouts_per_question):
             batch = super()._step_once(metrics, timing_raw, sample_batch_size)
@@ -129,15 +133,7 @@ class MempoTrainer(PPOTrainerSync):
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any) -> KVBatchMeta:
         """Pad the batch (through `_get_required_batch_multiple`), then put every row where its mini-batch wants it."""
         arrived = self._arrived(self._run.config.rl.rollouts_per_question)
-        if (self.config.algorithm.get("filter_groups") or {}).get("enable", False):
-            # Groups that have rollouts to learn from and no rows were sampled and not chosen.
-            with_rows = {RowKey.of(key).uid for key in batch.keys}
-            scoring = self._run.scoring
-            arrived = [
-                group
-                for group in arrived
-                if group.uid in with_rows or not group.has_rows(scoring.outcome, scoring.custom_score)
-            ]
+        arrived = [group for group in arrived if group.uid in self.replay_buffer.chosen]
         self._groups = arrived
         place = {group.uid: n for n, group in enumerate(arrived)}
         parsed = [RowKey.of(key) for key in batch.keys]
