@@ -42,6 +42,7 @@ format: .venv/dev
 docs: .venv/dev
 	$(BIN)/python scripts/cli_reference.py docs/cli.md
 	$(BIN)/python scripts/settings_reference.py docs/settings.md
+	$(BIN)/python scripts/verl_keys_reference.py docs/verl-keys.md
 
 # The quick ones; bench/README.md lists them all.
 bench: .venv/dev

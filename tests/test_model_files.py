@@ -12,7 +12,7 @@ import pytest
 from huggingface_hub import constants
 from transformers import PreTrainedTokenizerFast
 
-from mempo.cluster.constraints import ModelShape
+from mempo.cluster.model_shape import ModelShape
 from mempo.config.server import ServerSettings
 from mempo.engine.model import ModelSettings, check_model_folder, load_codec, load_policy, model_window, save_policy
 from mempo.engine.server.connect import open_tokenizer

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mempo.cluster.constraints import ModelShape, check_divides, check_enough_questions, model_shape
+from mempo.cluster.constraints import check_divides, check_enough_questions
+from mempo.cluster.model_shape import ModelShape, model_shape
 from mempo.config import Config, resolve
-from mempo.errors import ConfigError
+from mempo.errors import ConfigError, UserError
 
 BASE = ("model.path=m", "data.world=atlas", "rl.steps=2", "rl.questions_per_step=8", "rl.rollouts_per_question=4")
 QWEN_7B = ModelShape(heads=28, key_value_heads=4, window_tokens=32_768)
@@ -161,5 +162,5 @@ def test_the_shape_of_a_model_is_read_from_its_folder(tmp_path: Path) -> None:
     file.write_text(json.dumps({"num_attention_heads": 12, "max_position_embeddings": 512}), encoding="utf-8")
     assert model_shape(str(tmp_path)) == ModelShape(12, 12, 512)
     file.write_text("{", encoding="utf-8")
-    with pytest.raises(ConfigError, match="damaged"):
+    with pytest.raises(UserError, match="damaged"):
         model_shape(str(tmp_path))

@@ -131,11 +131,16 @@ def test_a_folder_with_a_run_is_refused_without_resume(model: Path, questions: P
 def test_a_run_goes_on_with_what_changes_no_result(model: Path, questions: Path, tmp_path: Path) -> None:
     start(resolved(model, questions, tmp_path), Runs())
     runs = Runs()
-    smaller = resolved(model, questions, tmp_path, "cluster.micro_batch_tokens=8192", "cluster.test_every=5")
+    smaller = resolved(
+        *(model, questions, tmp_path, "cluster.micro_batch_tokens=8192", "cluster.test_every=5"),
+        *("model.gradient_checkpointing=true", "cluster.verl={actor_rollout_ref.rollout.max_num_seqs: 64}"),
+    )
     assert start(smaller, runs, resume=True) == 0
     assert len(runs.arguments) == 1
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text("utf-8")) == smaller.plain()
+    assert start(resolved(model, questions, tmp_path), runs, resume=True) == 0  # and back again
     made = yaml.safe_load((tmp_path / "run" / "verl.yaml").read_text("utf-8"))
-    assert made["actor_rollout_ref"]["actor"]["ppo_max_token_len_per_gpu"] == 8192
+    assert made["actor_rollout_ref"]["actor"]["ppo_max_token_len_per_gpu"] == 16384
     assert made["trainer"]["resume_mode"] == "auto"
 
 
@@ -144,7 +149,7 @@ def test_a_run_goes_on_with_what_changes_no_result(model: Path, questions: Path,
     [
         ("rl.optim.lr=1e-5", "rl.optim.lr: 1e-06 → 1e-05"),
         ("cluster.gpus_per_node=1", "cluster.gpus_per_node: 2 → 1"),
-        ("cluster.verl={trainer.balance_batch: false}", "cluster.verl"),
+        ("cluster.verl={actor_rollout_ref.actor.optim.lr_warmup_steps: 5}", "lr_warmup_steps: (absent) → 5"),
     ],
 )
 def test_a_run_does_not_go_on_as_another_one(
@@ -154,6 +159,16 @@ def test_a_run_does_not_go_on_as_another_one(
     with pytest.raises(UserError, match="changed: ") as caught:
         start(resolved(model, questions, tmp_path, override), Runs(), resume=True)
     assert said in str(caught.value)
+
+
+def test_a_run_whose_checkpoint_is_gone_is_not_begun_anew(model: Path, questions: Path, tmp_path: Path) -> None:
+    start(resolved(model, questions, tmp_path), Runs())
+    (tmp_path / "run" / "checkpoints").mkdir()
+    (tmp_path / "run" / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("1", encoding="utf-8")
+    runs = Runs()
+    with pytest.raises(UserError, match=r"names step 1, but .* lacks 7 of the files of 2 GPUs"):
+        start(resolved(model, questions, tmp_path), runs, resume=True)
+    assert runs.arguments == []
 
 
 def test_a_run_does_not_go_on_with_other_questions(model: Path, questions: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mempo.config import resolve
-from mempo.config.cluster import OWNED, ClusterSettings
+from mempo.config.cluster import ClusterSettings
 from mempo.errors import ConfigError
 
 
@@ -26,16 +26,6 @@ def test_keys_of_verl_are_given_dotted_or_nested() -> None:
     assert dotted.config.cluster is not None
     assert dotted.config.cluster.verl == {"trainer.device": "cpu", "actor_rollout_ref.rollout.max_num_seqs": 8}
     assert nested.config.cluster == dotted.config.cluster
-
-
-@pytest.mark.parametrize("key", [*OWNED, "mempo.rl.steps", "trainer.v1.sampler.custom_sampler.path"])
-def test_a_key_that_the_plug_in_depends_on_is_refused(key: str) -> None:
-    said = refusal(f"cluster.verl={{{key}: 1}}")
-    assert f"{key} cannot be set here" in said
-
-
-def test_a_section_that_would_hold_such_a_key_is_refused_too() -> None:
-    assert "trainer cannot be set here" in refusal("cluster.verl={trainer: null}")
 
 
 @pytest.mark.parametrize(

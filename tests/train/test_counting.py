@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 from mempo.cluster.minibatches import deal_questions
-from mempo.cluster.rollouts import Group, no_rows_because, whole_group
+from mempo.cluster.rollouts import no_rows_because, whole_group
 from mempo.engine.loss import LossSettings
 from mempo.engine.optimizer import OptimSettings
 from mempo.engine.scorer import LocalScorer
@@ -29,7 +30,7 @@ from mempo.storage.rollouts import load_rollouts
 from mempo.train.advantages import Advantages, batch_advantages
 from mempo.train.batch import advantages_by_turn, training_rows
 from mempo.train.rl import train_rl, update_policy
-from mempo.train.score_batch import ScoredBatch, refuse_nothing_counted, score_batch
+from mempo.train.score_batch import ScoredBatch, refuse_mostly_failed, refuse_nothing_counted, score_batch
 from tests.tiny import Scripted, tiny_llama
 from tests.train.fakes import (
     CODEC,
@@ -235,22 +236,15 @@ def test_a_group_of_two_questions_is_an_error_that_names_both() -> None:
 # --- the cluster ---------------------------------------------------------------------------------------------------
 
 
-def group(place: int, batch: Batch) -> Group:
-    arrived = {i: dataclasses.replace(trajectory, rollout=i) for i, (_, trajectory) in enumerate(batch)}
-    return whole_group(f"uid{place}", batch[0][0], arrived, len(batch))
-
-
-@pytest.mark.parametrize(
-    ("make", "has_rows"),
-    [
-        (lambda: said(0, "Paris", "x"), True),
-        (lambda: said(0, "x", "y"), False),
-        (lambda: [overflow(0, 0), overflow(0, 1)], False),
-    ],
-)
-def test_a_group_has_rows_where_one_of_its_rollouts_counts(make: Callable[[], Batch], has_rows: bool) -> None:
-    outcome = OutcomeSettings(format_gate=False, score="own:score", on_overflow="exclude")
-    assert group(0, make()).has_rows(outcome, own_score) is has_rows
+@pytest.mark.parametrize(("limit", "stops"), [(0.74, True), (0.75, False), (1.0, False)])
+def test_a_step_of_which_most_rollouts_failed_stops_with_the_cause(limit: float, stops: bool) -> None:
+    rollouts = [made for _, made in said(0, "Paris", "Rome", "Paris", "Rome")]
+    rollouts[:3] = [
+        dataclasses.replace(made, stop=StopReason.TOOL_ERROR, error=f"503 from {i}")
+        for i, made in enumerate(rollouts[:3])
+    ]
+    with pytest.raises(UserError, match=r"^3 of 4 rollouts.*0\.74; the first: 503 from 0") if stops else nullcontext():
+        refuse_mostly_failed(rollouts, limit)
 
 
 def test_a_rollout_of_another_question_in_a_group_is_refused() -> None:

@@ -39,6 +39,11 @@ class RolloutFailed(Exception):
 class MempoAgentLoop(AgentLoopBase):
     """One rollout. A row is an `AgentLoopOutput`; a rollout without a score does not count and has no rows."""
 
+    def __init__(self, **given: Any) -> None:
+        """verl chooses a builder of prompts by the model's family, which fails where the tokenizer is not as that
+        family's. Prompts are ours, so the plain one does, and any tokenizer."""
+        super().__init__(**{**given, "hf_model_type": None, "processor": None})
+
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[AgentLoopOutput]:  # type: ignore[override]
         run = run_of(self.config)
         question = question_of(kwargs["extra_info"]["question"])
@@ -52,8 +57,7 @@ class MempoAgentLoop(AgentLoopBase):
         await send_rollout(uid, session, int(kwargs["index"]), kwargs["extra_info"]["question"], trajectory)
         [outcome] = run.scoring.outcomes([question], [trajectory])
         if not outcome.counts:
-            # verl then counts the group among the failed ones, which it may sample as they are; one that it takes for
-            # finished must have rows (`algorithm.filter_groups` looks at their rewards).
+            # verl then counts the group among the failed ones, which it samples as they are.
             raise RolloutFailed(no_rows_because(trajectory, outcome))
         return outputs_of(question, trajectory, outcome, sampler.versions)
 

@@ -6,16 +6,13 @@ come one at a time, in the order in which a person would mend them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from mempo.cluster.model_shape import ModelShape
 from mempo.config import Config
 from mempo.config.cluster import ClusterSettings
 from mempo.errors import ConfigError
-from mempo.storage.model_files import context_window, text_value
 
 AGENT_WORKERS = 8
 MAX_LORA_RANK = 512
@@ -23,34 +20,19 @@ MAX_LORA_RANK = 512
 PROBE_FRAME_TOKENS = 64
 """Tags and thought of a probe, in round figures; what the gold answer takes comes on top."""
 
-
-@dataclass(frozen=True)
-class ModelShape:
-    """What a model's config.json says of its size; None where it does not."""
-
-    heads: int | None = None
-    key_value_heads: int | None = None
-    window_tokens: int | None = None
-    experts: int | None = None
-
-    @classmethod
-    def of(cls, found: Any) -> ModelShape:
-        """From the contents of config.json, or a Hugging Face configuration object."""
-        heads = text_value(found, "num_attention_heads", "n_head", "n_heads")
-        experts = text_value(found, "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-        return cls(heads, text_value(found, "num_key_value_heads") or heads, context_window(found), experts)
-
-
-def model_shape(path: str | None) -> ModelShape:
-    """The shape of a model in a local folder; of a hub name nothing is known without asking the hub."""
-    file = Path(path or "") / "config.json"
-    if path is None or not file.is_file():
-        return ModelShape()
-    try:
-        found = json.loads(file.read_text("utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{file} is damaged ({error})") from error
-    return ModelShape.of(found) if isinstance(found, dict) else ModelShape()
+_ROLLOUT = "actor_rollout_ref.rollout"
+_BY_TOKENS = "actor_rollout_ref.actor.use_dynamic_bsz"
+_UPDATE_ROWS = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
+_SCORE_ROWS = f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu"
+_REFERENCE_ROWS = "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"
+_QUEUE = "transfer_queue.backend.SimpleStorage.total_storage_size"
+_SERVER_DEFAULTS: dict[str, Any] = {
+    "max_num_batched_tokens": 8192,
+    "max_num_seqs": 256,
+    "enable_chunked_prefill": True,
+    "expert_parallel_size": 1,
+}
+"""verl's own."""
 
 
 def agent_workers(config: Config, settings: ClusterSettings) -> int:
@@ -70,7 +52,7 @@ def check_divides(config: Config, shape: ModelShape | None = None) -> None:
         ConfigError: the equation with its numbers, and a value that works.
     """
     settings, shape = config.cluster or ClusterSettings(), shape or ModelShape()
-    for check in (_servers, _shared_rows, _heads, _batch, _tokens, _window, _adapter):
+    for check in (_servers, _shared_rows, _heads, _batch, _rows, _tokens, _window, _adapter, _server_sizes, _queue):
         check(config, settings, shape)
 
 
@@ -171,11 +153,41 @@ def _batch(config: Config, settings: ClusterSettings, shape: ModelShape) -> None
         )
 
 
+def _rows(config: Config, settings: ClusterSettings, shape: ModelShape) -> None:
+    """Micro-batches of rows need their three sizes, which do nothing in micro-batches of tokens."""
+    parts = [_UPDATE_ROWS, _SCORE_ROWS, *([_REFERENCE_ROWS] if has_reference(config) else [])]
+    if not counts_rows(settings):
+        idle = [key for key in (_UPDATE_ROWS, _SCORE_ROWS, _REFERENCE_ROWS) if key in settings.verl]
+        if idle:
+            raise ConfigError(
+                f"cluster.verl: {idle[0]} does nothing where micro-batches are cut by tokens; set {_BY_TOKENS}=false "
+                "beside it, or leave it out"
+            )
+        return
+    missing = [key for key in parts if key not in settings.verl]
+    if missing:
+        raise ConfigError(
+            f"cluster.verl: {_BY_TOKENS} is false, so micro-batches are cut by rows, and their size is not given; set "
+            f"{', '.join(f'{key}=1' for key in missing)}"
+        )
+    rollouts, gpus = config.rl.questions_per_step * config.rl.rollouts_per_question, settings.gpus
+    if rollouts % gpus:
+        each = config.rl.questions_per_step
+        works = next(n for n in range(config.rl.rollouts_per_question, 2 * gpus + each**2) if each * n % gpus == 0)
+        raise ConfigError(
+            "where micro-batches are cut by rows, verl has rl.questions_per_step * rl.rollouts_per_question be a "
+            f"multiple of the GPUs: {each} * {config.rl.rollouts_per_question} % {gpus} = {rollouts % gpus}; "
+            f"set rl.rollouts_per_question={works}"
+        )
+
+
 def _tokens(config: Config, settings: ClusterSettings, shape: ModelShape) -> None:
+    if counts_rows(settings):
+        return
     row, parallel = config.limits.max_context_tokens, settings.sequence_parallel
     probe = PROBE_FRAME_TOKENS + config.memory.probe.max_gold_tokens if config.rl.memory_signal else 0
     of_probe = f" + memory.probe.max_gold_tokens + {PROBE_FRAME_TOKENS}" if probe else ""
-    scores = config.rl.memory_signal or config.rl.loss.kl != "none" or settings.recompute_logprobs
+    scores = config.rl.memory_signal or has_reference(config) or settings.recompute_logprobs
     if settings.micro_batch_tokens * parallel < row:
         works = row if settings.score_batch_tokens or not scores else row + probe
         raise ConfigError(
@@ -216,6 +228,64 @@ def _adapter(config: Config, settings: ClusterSettings, shape: ModelShape) -> No
             "neither the rollout servers nor mempo cluster convert can add to the weights; name the layers of "
             "attention, such as model.lora.targets=[q_proj,k_proj,v_proj,o_proj]"
         )
+
+
+def _server_sizes(config: Config, settings: ClusterSettings, shape: ModelShape) -> None:
+    """vLLM's own limits, which it finds when it starts."""
+    given = {name: settings.verl.get(f"{_ROLLOUT}.{name}", default) for name, default in _SERVER_DEFAULTS.items()}
+    window, batched = server_window_tokens(config, settings), given["max_num_batched_tokens"]
+    experts = given["expert_parallel_size"]
+    if not given["enable_chunked_prefill"] and batched < window:
+        raise ConfigError(
+            f"cluster.verl: without {_ROLLOUT}.enable_chunked_prefill a prompt must fit into one pass of a server: "
+            f"max_num_batched_tokens >= limits.max_context_tokens does not hold: {batched} < {window}; set "
+            f"{_ROLLOUT}.max_num_batched_tokens={window}"
+        )
+    if batched < given["max_num_seqs"]:
+        raise ConfigError(
+            f"cluster.verl: {_ROLLOUT}.max_num_batched_tokens >= max_num_seqs does not hold: {batched} < "
+            f"{given['max_num_seqs']}; set {_ROLLOUT}.max_num_seqs={batched}"
+        )
+    if experts not in (1, settings.tensor_parallel):
+        raise ConfigError(
+            f"cluster.verl: {_ROLLOUT}.expert_parallel_size is cluster.tensor_parallel or 1: {experts} is neither "
+            f"{settings.tensor_parallel} nor 1; set {_ROLLOUT}.expert_parallel_size={settings.tensor_parallel}"
+        )
+
+
+def queued_rows(config: Config) -> int:
+    """Room of the transfer queue, in rows: those of a step, as many of padding, those of a validation, and what tells
+    them apart."""
+    trained = config.rl.questions_per_step * config.rl.rollouts_per_question
+    objectives = config.data.test_objectives or config.data.objectives
+    tested = config.evaluate.questions * len(objectives) * config.evaluate.rollouts_per_question
+    return (config.limits.max_turns + 2) * (2 * trained + tested)
+
+
+def _queue(config: Config, settings: ClusterSettings, shape: ModelShape) -> None:
+    room, needed = settings.verl.get(_QUEUE), queued_rows(config)
+    if room is not None and room < needed:
+        raise ConfigError(
+            f"cluster.verl: {_QUEUE} holds {room} rows, and a step with its padding and a validation may have "
+            f"{needed}; set {_QUEUE}={needed}, or leave it out"
+        )
+
+
+def has_reference(config: Config) -> bool:
+    """Whether verl makes a reference: it exists where its KL term does; for the memory signal alone the term counts
+    nothing."""
+    return config.rl.loss.kl != "none" or (config.rl.memory_signal and config.memory.full_policy == "reference")
+
+
+def server_rollouts(settings: ClusterSettings) -> int:
+    """Rollouts that a server plays at once, whatever memory it has."""
+    key = "max_num_seqs"
+    return settings.verl.get(f"{_ROLLOUT}.{key}", _SERVER_DEFAULTS[key])
+
+
+def counts_rows(settings: ClusterSettings) -> bool:
+    """Whether micro-batches are cut by rows instead of tokens."""
+    return not settings.verl.get(_BY_TOKENS, True)
 
 
 def _lies_whole(size: int, gpus: int, nodes: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,8 +12,10 @@ from urllib.parse import urlsplit
 
 from mempo.cluster.constraints import check_divides, check_enough_questions
 from mempo.cluster.machine import Machine
+from mempo.cluster.plan_memory import GB, memory_of, refuse_too_large
+from mempo.cluster.plan_settings import keys_of_config, plan_settings, settings_of_config
+from mempo.cluster.plan_tokens import step_tokens
 from mempo.cluster.verl_config import TRAINER, check_for_cluster, verl_config
-from mempo.cluster.verl_keys import unlisted
 from mempo.cluster.versions import VERL
 from mempo.config import Config, Resolved
 from mempo.config.cluster import ClusterSettings
@@ -47,12 +50,11 @@ def quick_checks(resolved: Resolved, machine: Machine, address: str | None) -> I
     """What takes no time: before a launch. It raises nothing: a refusal is a check that fails."""
     config = resolved.config
     yield _tried("configuration", lambda: _composes(resolved))
-    yield from _own_keys(config, machine)
     yield from _versions(config, machine)
     if address is None:
         yield from _gpus(config, machine)
     else:
-        yield _ray(address, machine)
+        yield from _ray(config, address, machine)
     yield _tried("model", lambda: _model(config, machine))
     if config.data.server:
         yield _tried("retrieval", lambda: _retrieval(config, machine))
@@ -85,14 +87,6 @@ def _composes(resolved: Resolved) -> Check:
     unknown = sorted(settings.verl)
     own = f", {len(unknown)} of verl's own keys" if unknown else ""
     return Check("configuration", "ok", f"{settings.nodes} x {settings.gpus_per_node} GPUs, {settings.engine}{own}")
-
-
-def _own_keys(config: Config, machine: Machine) -> Iterator[Check]:
-    keys, listed = (config.cluster or ClusterSettings()).verl, machine.verl_keys()
-    strange = unlisted(keys, listed) if listed is not None else []
-    if strange:
-        # No failure: some fields of verl's dataclasses are in none of its files.
-        yield Check("cluster.verl", "warn", f"verl lists no {', '.join(strange)}", "look it up: verl may ignore it")
 
 
 def _versions(config: Config, machine: Machine) -> Iterator[Check]:
@@ -133,42 +127,67 @@ def _plugin(machine: Machine) -> Iterator[Check]:
 def _gpus(config: Config, machine: Machine) -> Iterator[Check]:
     settings, found = config.cluster or ClusterSettings(), machine.gpu_bytes()
     wanted = settings.gpus_per_node
+    if settings.nodes > 1:
+        fact = f"cluster.nodes is {settings.nodes}, and without --address Ray is started on this one alone"
+        yield Check(
+            "Ray", "fail", fact, "start Ray on all of them (docs/cluster.md, Several nodes), and give --address"
+        )
     if len(found) < wanted:
         remedy = f"set cluster.gpus_per_node={len(found)}" if found else "start on a GPU node, or give --address"
         yield Check("GPUs", "fail", f"{len(found)} of {wanted} are visible to torch", remedy)
         return
     smallest = min(found)
     yield Check("GPUs", "ok", f"{len(found)}, the smallest with {smallest / GIB:.0f} GiB")
-    size = machine.size(config.model.path or "")
-    if size is None:
+    yield _tried("memory", lambda: _memory(config, machine, smallest))
+
+
+def _memory(config: Config, machine: Machine, gpu_bytes: int) -> Check:
+    """By the sums of `mempo cluster plan`, which refuse with a value that works."""
+    given = settings_of_config(config) | {"model": config.model.path or "", "gpu_memory_gb": round(gpu_bytes / GB, 1)}
+    try:
+        shape, settings = machine.decoder(config.model.path or ""), plan_settings(given)
+    except UserError as error:
+        return Check("memory", "warn", f"nothing is known of it: {error}", "look at the first step")
+    tokens = step_tokens(settings)
+    try:
+        refuse_too_large(settings, shape, tokens)
+    except UserError as error:
+        raise UserError(keys_of_config(str(error))) from None
+    memory = memory_of(settings, shape, tokens)
+    fact = f"{memory.rollout.total / GB:.1f} GB in rollouts, {memory.update.total / GB:.1f} in the update, by the plan"
+    return Check("memory", "ok", fact)
+
+
+def _ray(config: Config, address: str, machine: Machine) -> Iterator[Check]:
+    """The machines behind an address: how many, their GPUs, memory and versions."""
+    if address != "auto":
+        parts = urlsplit(address if "//" in address else f"//{address}")
+        host, port = parts.hostname or "", parts.port or (10001 if parts.scheme == "ray" else 6379)
+        if not machine.reaches(host, port):
+            yield Check("Ray", "fail", f"{host}:{port} does not answer", "start it: ray start --head on that node")
+            return
+    try:
+        nodes = machine.nodes(address)
+    except (UserError, OSError, ValueError, subprocess.SubprocessError) as error:
+        yield Check("Ray", "fail", " ".join(str(error).split()))
         return
-    weights = size.served_bytes(config.model) / settings.tensor_parallel
-    if weights > settings.gpu_memory_fraction * smallest:
+    settings = config.cluster or ClusterSettings()
+    wanted, each = settings.nodes, settings.gpus_per_node
+    fitting = [node for node in nodes if node.gpus >= each]
+    held = ", ".join(f"{node.address} with {node.gpus}" for node in nodes) or "none"
+    fact = f"{len(fitting)} nodes with {each} GPUs or more ({held})"
+    if len(fitting) < wanted:
         yield Check(
-            "memory",
-            "fail",
-            f"a rollout server holds {weights / GIB:.1f} GiB of weights on each GPU, of "
-            f"{settings.gpu_memory_fraction:g} * {smallest / GIB:.0f} GiB",
-            "raise cluster.tensor_parallel or cluster.gpu_memory_fraction",
+            "Ray", "fail", f"{fact}, of {wanted}", "ray start --address HOST:6379 on the others, or set cluster.nodes"
         )
-    state = size.trained_bytes(config.model) / settings.gpus
-    if state > 0.9 * smallest:
-        yield Check(
-            "memory",
-            "fail",
-            f"weights, gradients and optimizer take {state / GIB:.1f} GiB of {smallest / GIB:.0f} GiB on each GPU",
-            "set model.lora, or bring more GPUs (mempo cluster plan)",
-        )
-
-
-def _ray(address: str, machine: Machine) -> Check:
-    if address == "auto":
-        return Check("Ray", "ok", "auto: whatever cluster this node belongs to")
-    parts = urlsplit(address if "//" in address else f"//{address}")
-    host, port = parts.hostname or "", parts.port or (10001 if parts.scheme == "ray" else 6379)
-    if machine.reaches(host, port):
-        return Check("Ray", "ok", f"{host}:{port} answers")
-    return Check("Ray", "fail", f"{host}:{port} does not answer", "start it: ray start --head on that node")
+        return
+    yield Check("Ray", "ok", fact)
+    for node in fitting:
+        for problem in node.problems:
+            yield Check("versions", "fail", f"on {node.address}: {problem}")
+    sizes = [size for node in fitting for size in node.gpu_bytes]
+    if sizes:
+        yield _tried("memory", lambda: _memory(config, machine, min(sizes)))
 
 
 def _model(config: Config, machine: Machine) -> Check:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import re
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -18,10 +16,13 @@ from mempo.cluster.doctor import failures, quick_checks
 from mempo.cluster.machine import Machine
 from mempo.cluster.process import run_process
 from mempo.cluster.questions import write_questions
+from mempo.cluster.verl_checkpoint import resumable_step
 from mempo.cluster.verl_config import CONFIG_NAME, verl_config
+from mempo.cluster.verl_keys import changes_nothing_learnt
 from mempo.cluster.verl_text import verl_yaml
 from mempo.config import Config, Resolved, completed
 from mempo.config.base import is_import_path
+from mempo.config.cluster import ClusterSettings
 from mempo.engine.model import load_codec
 from mempo.errors import UserError
 from mempo.rollout.render import Renderer
@@ -29,13 +30,17 @@ from mempo.run.prompt_date import with_saved_date, with_todays_date
 from mempo.run.train import fingerprints
 from mempo.setup import Data, advantage_function, check_window, custom_score, load_data, make_agent, make_tools
 from mempo.storage.files import write_whole
+from mempo.storage.read_files import exists
 from mempo.storage.run_folder import RunFolder
 
 MAY_CHANGE = (
-    *("micro_batch_tokens", "score_batch_tokens", "gpu_memory_fraction", "agent_workers", "offload_parameters"),
-    *("offload_optimizer", "test_every", "keep_checkpoints", "loggers", "project"),
+    *("cluster.micro_batch_tokens", "cluster.score_batch_tokens", "cluster.gpu_memory_fraction"),
+    *("cluster.agent_workers", "cluster.offload_parameters", "cluster.offload_optimizer", "cluster.test_every"),
+    *("cluster.keep_checkpoints", "cluster.loggers", "cluster.project", "model.gradient_checkpointing"),
+    "rl.max_failed_share",
 )
-"""Keys of `cluster` that a resumed run may have other values of: they change memory and speed, never the result."""
+"""Keys that a resumed run may have other values of: they change memory and speed, never the result. verl's own of that
+kind are named in the table of its keys."""
 
 Runner = Callable[[Sequence[str], Mapping[str, str]], int]
 
@@ -75,7 +80,9 @@ def launch(
     config = resolved.config
     machine, runner, address = machine or Machine(), runner or run_process, checked_address(address)
     dry_run(resolved, address)  # refuses before anything is looked at
-    begun_as = refuse_other_run(run, resolved.plain(), resume)
+    free = may_change(run, config)
+    run.check(resolved.plain(), resume, completed, free)
+    done = resumable_step(run, config) if resume else 0
     for check_own in (advantage_function, custom_score):
         check_own(config)
     failed = [] if skip_checks else failures(list(quick_checks(resolved, machine, address)))
@@ -94,8 +101,7 @@ def launch(
             resume = False  # what an earlier start left is no more than its configuration
             resolved = with_todays_date(resolved, renderer.codec)
             renderer = Renderer(renderer.codec, resolved.config.prompt)
-            begun_as = {**begun_as, "prompt": resolved.plain()["prompt"]}
-            run.begin(begun_as, resume)
+        run.begin(resolved.plain(), resume, completed, free)
         run.refuse_other_data(fingerprints(data, renderer), resume)
         folder = run.path.absolute()
         write_questions(folder / "data" / "train.parquet", data.train, source=_source(config))
@@ -113,13 +119,15 @@ def launch(
         counts = f"{len(data.train)} training questions, {len(data.test)} test questions"
         where = f"verl's settings are in {folder / CONFIG_NAME}.yaml"
         console.print(f"run {run.path}: {counts}; {where}", highlight=False, markup=False, soft_wrap=True)
+        if resume:
+            console.print(f"goes on after step {done} of {config.rl.steps}", highlight=False)
         code = runner(command(folder), {**os.environ, "HYDRA_FULL_ERROR": "1"})
     if code:
         what = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         console.print(f"verl ended with {what}; its last lines say why. --resume goes on from the last checkpoint")
     else:
-        done = f"done; to make a model of it: mempo cluster convert {run.path / 'checkpoints'} OUT"
-        console.print(done, highlight=False, markup=False, soft_wrap=True)
+        ended = f"done; to make a model of it: mempo cluster convert {run.path / 'checkpoints'} OUT"
+        console.print(ended, highlight=False, markup=False, soft_wrap=True)
     return code if code >= 0 else 128 - code
 
 
@@ -142,21 +150,12 @@ def checked_address(address: str | None) -> str | None:
     raise UserError(f"--address {address!r} is no Ray cluster; write auto, host:6379 or ray://host:10001")
 
 
-def refuse_other_run(run: RunFolder, plain: Mapping[str, Any], resume: bool) -> Mapping[str, Any]:
-    """Refuse to mix two runs, as `RunFolder.check` does, except that `MAY_CHANGE` may. Returns the configuration that
-    the run began with.
-
-    Raises:
-        UserError: the folder holds another run, or `resume` is on and something else changed.
-    """
-    file = run.path / "config.yaml"
-    begun_as = dict(copy.deepcopy(plain))
-    if resume and file.is_file():
-        there = completed(run.config()).get("cluster")
-        if isinstance(there, Mapping) and isinstance(begun_as.get("cluster"), Mapping):
-            begun_as["cluster"] = {**begun_as["cluster"], **{key: there[key] for key in MAY_CHANGE if key in there}}
-    run.check(begun_as, resume, completed)
-    return begun_as
+def may_change(run: RunFolder, config: Config) -> list[str]:
+    """`MAY_CHANGE`, and those of verl's own keys, now and when the run began, that change memory and speed alone."""
+    there = run.config().get("cluster") if exists(run.path / "config.yaml") else None
+    before = there.get("verl") if isinstance(there, Mapping) else None
+    keys = [*(config.cluster or ClusterSettings()).verl, *(before if isinstance(before, Mapping) else ())]
+    return [*MAY_CHANGE, *(f"cluster.verl.{key}" for key in changes_nothing_learnt(keys))]
 
 
 def _checked_data(config: Config, run: RunFolder, machine: Machine) -> tuple[Data, Renderer]:

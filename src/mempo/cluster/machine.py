@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from mempo.cluster.constraints import ModelShape
-from mempo.cluster.model_size import PolicySize, policy_size
+from mempo.cluster.model_shape import DecoderShape, ModelShape, shape_of
 from mempo.cluster.verl_config import TRAINER
-from mempo.cluster.verl_keys import listed_keys
 from mempo.cluster.versions import VERL, installed, version_problems
 from mempo.config import Config
 from mempo.errors import UserError
@@ -23,6 +22,67 @@ from mempo.retrieval.client import HttpRetriever, token_from_environment
 from mempo.storage.model_files import model_folder
 
 _ASK_VERL = f"from verl.trainer.ppo.v1 import get_trainer_cls; print(get_trainer_cls({TRAINER!r}).__module__)"
+
+
+_ASK_RAY = """
+import json, subprocess, sys
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+def look():
+    from importlib.metadata import entry_points
+    from mempo.cluster.versions import version_problems
+    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        said = subprocess.run(query, capture_output=True, text=True, timeout=60).stdout
+    except OSError:
+        said = ""
+    problems = version_problems()
+    if not any(point.value == "mempo.cluster.plugin" for point in entry_points(group="verl.plugins")):
+        problems.append("no package there tells verl of mempo")
+    return [int(line) << 20 for line in said.split()], problems
+
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+nodes = [node for node in ray.nodes() if node["Alive"]]
+task = ray.remote(num_cpus=0, max_retries=0)(look)
+on = [task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], False)) for node in nodes]
+asked = [one.remote() for one in on]
+found = []
+for node, answer in zip(nodes, asked):
+    try:
+        gpu_bytes, problems = ray.get(answer, timeout=120)
+    except Exception as error:
+        gpu_bytes, problems = [], ["it does not answer (" + " ".join(str(error).split())[:200] + ")"]
+    found.append([node["NodeManagerAddress"], int(node["Resources"].get("GPU", 0)), gpu_bytes, problems])
+print("nodes " + json.dumps(found))
+"""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One machine of a Ray cluster. `gpus`: those that Ray gives out; `gpu_bytes`: of each that the driver sees;
+    `problems`: versions that are other ones there."""
+
+    address: str
+    gpus: int
+    gpu_bytes: tuple[int, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def _nodes(address: str) -> list[Node]:
+    """Asked in a process of its own, which joins the cluster for a moment.
+
+    Raises:
+        UserError: it could not; with the last line that it said.
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", _ASK_RAY, address], capture_output=True, text=True, timeout=600, check=False
+    )
+    told = [line.removeprefix("nodes ") for line in ended.stdout.splitlines() if line.startswith("nodes ")]
+    if not told:
+        said = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
+        raise UserError(f"the Ray cluster {address} cannot be asked ({said[-1][:300]}); look at ray status")
+    return [Node(at, gpus, tuple(held), tuple(problems)) for at, gpus, held, problems in json.loads(told[-1])]
 
 
 def _plugins() -> list[str]:
@@ -81,12 +141,12 @@ class Machine:
 
     version_problems: Callable[[], list[str]] = version_problems
     installed: Callable[[str], str | None] = installed
-    verl_keys: Callable[[], Mapping[str, Any] | None] = listed_keys
     plugins: Callable[[], list[str]] = _plugins
     trainer: Callable[[], str] = _trainer_of_verl
     gpu_bytes: Callable[[], list[int]] = _gpu_bytes
     reaches: Callable[[str, int], bool] = _reaches
+    nodes: Callable[[str], list[Node]] = _nodes
     healthy: Callable[[Config], None] = _healthy
     shape: Callable[[str], ModelShape] = _shape
-    size: Callable[[str], PolicySize | None] = policy_size
+    decoder: Callable[[str], DecoderShape] = shape_of
     writable: Callable[[Path], bool] = _writable

@@ -1,14 +1,38 @@
-"""What a decoder weighs, from its shape: parameters, keys and values of a token, adapters."""
+"""What is known of a model before it is loaded: heads and window of any, and of known families what they weigh."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mempo.errors import UserError, nearest
+from mempo.storage.model_files import context_window, read_object, text_value
 
 _FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """What a model of any family says of itself; None where it does not."""
+
+    heads: int | None = None
+    key_value_heads: int | None = None
+    window_tokens: int | None = None
+    experts: int | None = None
+
+    @classmethod
+    def of(cls, found: Any) -> ModelShape:
+        """From the contents of config.json, or a Hugging Face configuration object."""
+        heads = text_value(found, "num_attention_heads", "n_head", "n_heads")
+        experts = text_value(found, "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+        return cls(heads, text_value(found, "num_key_value_heads") or heads, context_window(found), experts)
+
+
+def model_shape(path: str | None) -> ModelShape:
+    """The shape of a model in a local folder; of a hub name nothing is known without asking the hub."""
+    file = Path(path or "") / "config.json"
+    return ModelShape() if path is None or not file.is_file() else ModelShape.of(read_object(file))
 
 
 @dataclass(frozen=True)
@@ -112,7 +136,7 @@ def shape_of(model: str) -> DecoderShape:
     """
     file = Path(model) / "config.json"
     if file.is_file():
-        return _of_config(file)
+        return _of_config(file, read_object(file))
     word = model.rstrip("/").rpartition("/")[2].lower()
     known = [name for name in KNOWN if f"{word}-".startswith(f"{name.lower()}-")]
     if not known:
@@ -123,9 +147,8 @@ def shape_of(model: str) -> DecoderShape:
     return KNOWN[max(known, key=len)]
 
 
-def _of_config(file: Path) -> DecoderShape:
+def _of_config(file: Path, found: dict[str, Any]) -> DecoderShape:
     try:
-        found = json.loads(file.read_text("utf-8"))
         family = found["model_type"]
         if family not in _FAMILIES:
             raise UserError(f"{file} is of a {family} model, and the formulas are for {', '.join(_FAMILIES)}")

@@ -123,7 +123,7 @@ def _tokens_table(plan: Plan) -> RenderableType:
 
 def _times_table(plan: Plan) -> RenderableType:
     times = plan.times
-    title = f"seconds of a step, at least ({times.at_once} rollouts at once on a server, {times.waves} after another)"
+    title = f"seconds of a step ({times.at_once} rollouts at once on a server, {times.waves} after another)"
     table = _table("", "10^15 operations", "seconds", "share")
     for stage in times.stages:
         share = f"{stage.seconds / times.total_s:.0%}"

@@ -151,6 +151,11 @@ def refuse_unless_fits(s: PlanSettings, shape: DecoderShape, tokens: StepTokens)
             f"micro_batch_tokens {s.micro_batch_tokens} * sequence_parallel {s.sequence_parallel} holds no row of "
             f"context_tokens {s.context_tokens}; set micro_batch_tokens={-(-s.context_tokens // s.sequence_parallel)}"
         )
+    refuse_too_large(s, shape, tokens)
+
+
+def refuse_too_large(s: PlanSettings, shape: DecoderShape, tokens: StepTokens) -> None:
+    """The part of it that looks at the memory of a GPU."""
     memory = memory_of(s, shape, tokens)
     _refuse_rollout(s, shape, tokens, memory)
     _refuse_update(s, shape, tokens, memory)

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mempo.cluster.constraints import has_reference, server_rollouts
 from mempo.config import Config
 from mempo.config.cluster import ClusterSettings
 from mempo.config.overrides import settings_from
 from mempo.config.plan import PlanSettings
 from mempo.errors import ConfigError
 
+_KEYS = {
+    "gpus": "cluster.nodes * cluster.gpus_per_node",
+    "lora_rank": "model.lora.rank",
+    "gradient_checkpointing": "model.gradient_checkpointing",
+    **{
+        name: f"cluster.{name}"
+        for name in ("gpu_memory_fraction", "tensor_parallel", "micro_batch_tokens", "offload_optimizer")
+    },
+    "offload_parameters": "cluster.offload_parameters",
+}
+"""What a plan proposes, as a configuration calls it."""
 _NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -45,7 +58,7 @@ def settings_of_config(config: Config) -> dict[str, Any]:
         "memory_signal": rl.memory_signal,
         "baseline": config.memory.baseline,
         "lookahead": config.memory.lookahead.k,
-        "reference": rl.loss.kl != "none" or (rl.memory_signal and config.memory.full_policy == "reference"),
+        "reference": has_reference(config),
         "recompute_logprobs": cluster.recompute_logprobs,
         "lora_rank": model.lora.rank if model.lora else None,
         "weight_bytes": _NUMBER_BYTES[model.dtype],
@@ -60,5 +73,11 @@ def settings_of_config(config: Config) -> dict[str, Any]:
         "offload_parameters": cluster.offload_parameters,
         "offload_optimizer": cluster.offload_optimizer,
         "engine": cluster.engine,
+        "max_num_seqs": server_rollouts(cluster),
     }
     return found | ({"model": model.path} if model.path else {})
+
+
+def keys_of_config(message: str) -> str:
+    """A remedy of the plan (`set gpus=16`) with the keys of a configuration."""
+    return re.sub(r"\b[a-z_]+(?==)", lambda found: _KEYS.get(found[0], found[0]), message)

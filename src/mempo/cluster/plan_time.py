@@ -27,7 +27,8 @@ class Stage:
 
 @dataclass(frozen=True)
 class Times:
-    """`waves`: how often a server is filled before all its rollouts are played; `at_once`: how many it plays."""
+    """`waves`: how often a server is filled before all its rollouts are played; `at_once`: how many it plays.
+    `rollout_s`: until a rollout of mean length ends; the longest ends later, and the step waits for it."""
 
     stages: tuple[Stage, ...]
     waves: int
@@ -44,7 +45,7 @@ def times_of(s: PlanSettings, shape: DecoderShape, tokens: StepTokens, memory: M
     forward = forward_operations(shape, trained)
     backward = (2 if s.lora_rank is None else 1) + s.gradient_checkpointing
     per_server = -(-tokens.trajectories * s.tensor_parallel // s.gpus)
-    waves = -(-per_server // max(memory.contexts, 1))
+    waves = -(-per_server // max(min(memory.contexts, s.max_num_seqs), 1))
     at_once = -(-per_server // waves)
     prefill = _prefill_operations(s, shape)
     decode = _decode_operations(s, shape)
@@ -54,6 +55,8 @@ def times_of(s: PlanSettings, shape: DecoderShape, tokens: StepTokens, memory: M
         Stage("search", 0.0, waves * (s.turns - 1) * s.search_s),
     ]
     rollout_s = sum(stage.seconds for stage in stages)
+    spread = sum(stage.seconds for stage in stages if stage.name != "prefill")  # what grows with a rollout's length
+    stages.append(Stage("the longest rollout", 0.0, (s.slowest - 1) * spread))
     passes = {
         "old log-probs": forward * s.recompute_logprobs,
         "reference": forward * s.reference,

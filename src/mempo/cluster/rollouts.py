@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mempo.rewards.outcome import CustomScore, OutcomeScore, OutcomeSettings, outcome_score
+from mempo.rewards.outcome import OutcomeScore
 from mempo.rollout.protocol import TurnGrammar
 from mempo.rollout.question import Question
 from mempo.rollout.tokenizer import Codec
@@ -58,10 +58,6 @@ class Group:
     uid: str
     question: Question
     trajectories: tuple[Trajectory, ...]
-
-    def has_rows(self, outcome: OutcomeSettings, custom_score: CustomScore | None = None) -> bool:
-        """Whether there is anything to learn from: one rollout that counts and has a turn."""
-        return any(t.turns and outcome_score(self.question, t, outcome, custom_score).counts for t in self.trajectories)
 
 
 def whole_group(uid: str, question: Question, arrived: Mapping[int, Trajectory], size: int) -> Group:

@@ -55,6 +55,7 @@ class ClusterRun:
             custom_score=custom_score(config),
             own_advantages=advantage_function(config),
             grammar=agent.grammar,
+            max_failed_share=config.rl.max_failed_share,
         )
         return cls(config, folder, codec, agent, world, scoring)
 

@@ -4,7 +4,7 @@
 A step is verl's: sample, old log-probs, reference log-probs, advantages, update. Four places differ. Before rows are
 dealt out, the whole rollouts are fetched (`_balance_batch`); scores and advantages are made as in the local loop
 (`_compute_advantage`); an optimizer step is a set of questions, however many rows they have (`_update_actor`); and what
-happened is kept in the run folder (`_step_once`, `_validate`).
+happened is kept in the run folder (`_step_once`, `_validate`). Old checkpoints are removed here (`_save_checkpoint`).
 
 Underscored methods are overridden, so `versions.py` pins verl exactly.
 """
@@ -15,6 +15,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,12 +28,15 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions, log_seqlen_unbalance
 
 from mempo.cluster.agent_loop import response_start, run_of
+from mempo.cluster.group_buffer import GroupBuffer
 from mempo.cluster.minibatches import MiniBatches, deal_questions, row_order
 from mempo.cluster.questions import TRAINER
 from mempo.cluster.rollout_queue import take_rollouts
 from mempo.cluster.rollouts import Group, RowKey, dealt
 from mempo.cluster.scorer import ActorScorer
+from mempo.cluster.verl_checkpoint import remove_old_checkpoints, resumable_step, tracked_step
 from mempo.cluster.versions import require_versions
+from mempo.config.cluster import ClusterSettings
 from mempo.engine.update import TrainRow
 from mempo.errors import UserError
 from mempo.rewards.rollout_metrics import known
@@ -61,7 +65,8 @@ class MempoTrainer(PPOTrainerSync):
         self._silence: tuple[float, ...] = ()
 
     def _load_checkpoint(self) -> None:
-        """Measures of steps that will be made again are forgotten."""
+        """Measures of steps that will be made again are forgotten. The launcher asked the same before, where it was."""
+        resumable_step(self._run.folder, self._run.config)
         super()._load_checkpoint()
         if (self._run.folder.path / "metrics.jsonl").exists():
             self._run.folder.forget_after("rl", self.global_steps, ("rl",))
@@ -71,7 +76,21 @@ class MempoTrainer(PPOTrainerSync):
             self._run.folder.metrics(), self.global_steps, self._run.config.memory.fade_batches
         )
 
+    def _save_checkpoint(self) -> None:
+        """verl would remove old checkpoints before its tracker names the new one, and only those of its own process; so
+        it is told to keep all. What the tracker names stays until it names another."""
+        folder = Path(self.config.trainer.default_local_dir)
+        keep = (self._run.config.cluster or ClusterSettings()).keep_checkpoints
+        saved = tracked_step(folder, "remove it")
+        if saved is not None:
+            remove_old_checkpoints(folder, saved + 1, max(keep - 1, 1))
+        super()._save_checkpoint()
+        remove_old_checkpoints(folder, self.global_steps, keep - 1)
+
     # --- sampling ----------------------------------------------------------------------------------------------------
+
+    def _build_replay_buffer(self) -> GroupBuffer:
+        return GroupBuffer.like(super()._build_replay_buffer())
 
     def _step_once(self, metrics: dict, timing_raw: dict, sample_batch_size: int) -> KVBatchMeta:
         with self._cause_of_no_rows(self._run.config.rl.rollouts_per_question):
@@ -114,15 +133,7 @@ class MempoTrainer(PPOTrainerSync):
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any) -> KVBatchMeta:
         """Pad the batch (through `_get_required_batch_multiple`), then put every row where its mini-batch wants it."""
         arrived = self._arrived(self._run.config.rl.rollouts_per_question)
-        if (self.config.algorithm.get("filter_groups") or {}).get("enable", False):
-            # Groups that have rollouts to learn from and no rows were sampled and not chosen.
-            with_rows = {RowKey.of(key).uid for key in batch.keys}
-            scoring = self._run.scoring
-            arrived = [
-                group
-                for group in arrived
-                if group.uid in with_rows or not group.has_rows(scoring.outcome, scoring.custom_score)
-            ]
+        arrived = [group for group in arrived if group.uid in self.replay_buffer.chosen]
         self._groups = arrived
         place = {group.uid: n for n, group in enumerate(arrived)}
         parsed = [RowKey.of(key) for key in batch.keys]

@@ -1,6 +1,7 @@
 """Where verl puts a checkpoint, and what of it can be read without unpickling anything.
 
 CHECKPOINTS/latest_checkpointed_iteration.txt      the number of the last step that was saved whole
+CHECKPOINTS/global_step_N/data.pt                  the place in the training questions
 CHECKPOINTS/global_step_N/actor/                   the RL trainer's; the SFT trainer leaves `actor` out
     model_world_size_W_rank_R.pt                   shards: pickles
     fsdp_config.json                               {"world_size": W}
@@ -16,10 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mempo.config import Config
+from mempo.config.cluster import ClusterSettings
 from mempo.errors import UserError
+from mempo.storage.atomic import remove_whole
+from mempo.storage.read_files import exists, read_bytes
+from mempo.storage.run_folder import RunFolder
 
 LATEST = "latest_checkpointed_iteration.txt"
-_STEP = re.compile(r"global_step_(\d+)")
+_STEP = re.compile(r"global_step_([0-9]+)")
 _LEVELS_UP = 5
 """A run folder lies at most so far above what is converted: RUN/checkpoints/global_step_N/actor and one to spare."""
 
@@ -48,22 +54,22 @@ def find_checkpoint(path: Path) -> Checkpoint:
     """
     if not path.is_dir():
         raise UserError(f"there is no checkpoint folder {path}")
-    latest = path / LATEST
-    if latest.is_file():
-        text = latest.read_text("utf-8", errors="replace").strip()
-        if not (text.isascii() and text.isdigit()):
-            raise UserError(f"{latest} holds {text[:40]!r}, which is no step; name a global_step_N folder")
-        step = path / f"global_step_{text}"
+    number = tracked_step(path, "name a global_step_N folder")
+    if number is not None:
+        step = path / f"global_step_{number}"
         if not step.is_dir():
-            raise UserError(f"{latest} names step {text}, but {step} is not there; name another global_step_N folder")
+            raise UserError(
+                f"{path / LATEST} names step {number}, but {step} is not there; name another global_step_N folder"
+            )
         path = step
     for folder in (path, path / "actor"):
         if (folder / "huggingface" / "config.json").is_file():
             return Checkpoint(folder, _step_of(folder))
-    steps = sorted(int(found.group(1)) for entry in path.iterdir() if (found := _STEP.fullmatch(entry.name)))
+    steps = _step_folders(path)
     if steps:
         raise UserError(
-            f"{path} has no {LATEST}, so no step is known to be whole; name one, such as {path}/global_step_{steps[-1]}"
+            f"{path} has no {LATEST}, so no step is known to be whole; name one, such as "
+            f"{path}/global_step_{max(steps)}"
         )
     raise UserError(
         f"{path} is no verl checkpoint: neither it nor its actor/ holds huggingface/config.json; name a global_step_N "
@@ -74,6 +80,81 @@ def find_checkpoint(path: Path) -> Checkpoint:
 def _step_of(folder: Path) -> int | None:
     names = [folder.resolve().name, folder.resolve().parent.name]
     return next((int(found.group(1)) for name in names if (found := _STEP.fullmatch(name))), None)
+
+
+def tracked_step(checkpoints: Path, remedy: str) -> int | None:
+    """The step that verl's tracker names; None where there is no tracker.
+
+    Raises:
+        UserError: a tracker that names none; `remedy` ends the message.
+    """
+    latest = checkpoints / LATEST
+    if not exists(latest):
+        return None
+    text = read_bytes(latest, remedy).decode("utf-8", errors="replace").strip()
+    if not (text.isascii() and text.isdigit()):
+        raise UserError(f"{latest} holds {text[:40]!r}, which is no step; {remedy}")
+    return int(text)
+
+
+def resumable_step(run: RunFolder, config: Config) -> int:
+    """The step that verl goes on from, 0 where none was saved yet. verl itself begins at 0, without a word, when what
+    its tracker names is gone.
+
+    Raises:
+        UserError: a step was saved, and what is needed to go on from it is missing.
+    """
+    ranks, first_save = (config.cluster or ClusterSettings()).gpus, min(config.rl.save_every, config.rl.steps)
+    folder = run.path / "checkpoints"
+    whole = [step for step, path in _step_folders(folder).items() if not _lacks(path, ranks)]
+    remedy = "put it back, or begin another run with output=…"
+    if whole:
+        remedy = f"to go on from step {max(whole)}, which is whole, write {max(whole)} into {folder / LATEST}"
+    step = tracked_step(folder, remedy)
+    if step is not None:
+        lacks = _lacks(folder / f"global_step_{step}", ranks)
+        if lacks:
+            raise UserError(
+                f"--resume: {folder / LATEST} names step {step}, but {folder}/global_step_{step} lacks {len(lacks)} of "
+                f"the files of {ranks} GPUs, the first is {lacks[0]}; {remedy}"
+            )
+        return step
+    if whole:
+        raise UserError(f"--resume: {folder} holds checkpoints, but no {LATEST} that names the last one; {remedy}")
+    measured = max((line["step"] for line in run.metrics() if line["stage"] == "rl"), default=0)
+    if measured > first_save:
+        raise UserError(
+            f"--resume: metrics.jsonl reaches step {measured}, and steps were saved from step {first_save} on, but "
+            f"{folder} holds no checkpoint; {remedy}"
+        )
+    return 0
+
+
+def remove_old_checkpoints(checkpoints: Path, before: int, keep: int) -> None:
+    """Of the checkpoints of steps below `before` the newest `keep` stay. One that cannot be removed stays too, and a
+    line says so: the run is worth more than the room."""
+    older = sorted((step, path) for step, path in _step_folders(checkpoints).items() if step < before)
+    for _, path in older[: max(len(older) - keep, 0)]:
+        try:
+            remove_whole(path)
+        except OSError as error:
+            print(f"mempo: the old checkpoint {path} could not be removed ({error})")
+
+
+def _step_folders(checkpoints: Path) -> dict[int, Path]:
+    entries = checkpoints.iterdir() if checkpoints.is_dir() else ()
+    return {int(found.group(1)): entry for entry in entries if (found := _STEP.fullmatch(entry.name))}
+
+
+def _lacks(folder: Path, ranks: int) -> list[str]:
+    """What a resumption reads and is missing or empty."""
+    shards = [
+        f"actor/{kind}_world_size_{ranks}_rank_{rank}.pt"
+        for kind in ("model", "optim", "extra_state")
+        for rank in range(ranks)
+    ]
+    files = {name: folder / name for name in ("data.pt", *shards)}
+    return [name for name, file in files.items() if not (file.is_file() and file.stat().st_size)]
 
 
 def check_shards(checkpoint: Checkpoint) -> int:

@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mempo.cluster.constraints import agent_workers, check_divides, model_shape, server_window_tokens
+from mempo.cluster.constraints import agent_workers, check_divides, queued_rows, server_window_tokens
+from mempo.cluster.model_shape import model_shape
 from mempo.cluster.questions import AGENT, TRAINER
+from mempo.cluster.verl_keys import check_keys
 from mempo.cluster.verl_learning import actor_section, check_learning, compute_dtype, model_section, precision
 from mempo.config import Config
 from mempo.config.cluster import ClusterSettings
@@ -47,6 +49,7 @@ def verl_config(
     """
     check_for_cluster(config)
     check_learning(config)
+    check_keys((config.cluster or ClusterSettings()).verl)
     check_divides(config, model_shape(config.model.path))
     settings, folder = config.cluster or ClusterSettings(), folder.absolute()
     tested = bool(config.data.test or config.data.world) if tested is None else tested
@@ -75,12 +78,14 @@ def verl_config(
         },
         "reward": {"num_workers": 1},  # the agent loop gives the reward, so there is nothing for them to do
         "trainer": _trainer(config, settings, folder, tested),
-        "transfer_queue": {"backend": {"SimpleStorage": {"total_storage_size": _queued_rows(config)}}},
+        "transfer_queue": {
+            "backend": {"SimpleStorage": {"total_storage_size": max(_QUEUED_ROWS, queued_rows(config))}}
+        },
         "ray_kwargs": _ray(address, environment or {}),
         "mempo": _mempo_section(plain, folder),
     }
     for key, value in settings.verl.items():
-        _put(made, key, value)
+        put(made, key, value)
     return made
 
 
@@ -178,22 +183,13 @@ def _trainer(config: Config, settings: ClusterSettings, folder: Path, tested: bo
         "save_freq": config.rl.save_every,
         "test_freq": settings.test_every if tests else -1,
         "val_before_train": tests,
-        "max_actor_ckpt_to_keep": settings.keep_checkpoints,
+        "max_actor_ckpt_to_keep": None,  # the plug-in's trainer removes old ones (cluster.keep_checkpoints)
         "default_local_dir": str(folder / "checkpoints"),
         "resume_mode": "auto",
         "project_name": settings.project,
         "experiment_name": folder.name,
         "logger": list(settings.loggers),
     }
-
-
-def _queued_rows(config: Config) -> int:
-    """Room of the transfer queue, in rows: those of a step, as many of padding, those of a validation, and what tells
-    them apart; never less than verl's own number."""
-    trained = config.rl.questions_per_step * config.rl.rollouts_per_question
-    objectives = config.data.test_objectives or config.data.objectives
-    tested = config.evaluate.questions * len(objectives) * config.evaluate.rollouts_per_question
-    return max(_QUEUED_ROWS, (config.limits.max_turns + 2) * (2 * trained + tested))
 
 
 def _ray(address: str | None, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -232,7 +228,8 @@ def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
             yield from _texts(inner, f"{key}.{n}")
 
 
-def _put(made: dict[str, Any], key: str, value: Any) -> None:
+def put(made: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key of verl's."""
     *rooms, name = key.split(".")
     for room in rooms:
         inner = made.get(room)

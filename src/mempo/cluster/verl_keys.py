@@ -1,42 +1,169 @@
-"""verl's own keys, as the installed package lists them: Hydra takes any key, so a misspelt one would do nothing."""
+"""verl's own keys: which `cluster.verl` may set, by the table `verl_keys.yaml`, of which docs/verl-keys.md is made.
+
+Hydra takes any key, and verl ignores what it does not know: a misspelt one would do nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from importlib.util import find_spec
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
+from mempo.cluster.versions import VERL
+from mempo.config.yaml_text import read_yaml
+from mempo.errors import ConfigError, nearest
 
-from mempo.errors import nearest
-
-_LISTED = Path("trainer") / "config" / "_generated_ppo_trainer.yaml"
-
-
-def listed_keys() -> Mapping[str, Any] | None:
-    """All settings of verl's trainer with their defaults, nested; None where verl is not installed. Nothing of verl is
-    imported."""
-    found = find_spec("verl")
-    for folder in (found.submodule_search_locations or ()) if found else ():
-        file = Path(folder) / _LISTED
-        if file.is_file():
-            return yaml.safe_load(file.read_text("utf-8"))
-    return None
+TABLE = Path(__file__).with_suffix(".yaml")
+REST = "*"
+"""In a section: the row of everything that has none of its own."""
 
 
-def unlisted(keys: Iterable[str], listed: Mapping[str, Any]) -> list[str]:
-    """Those of the dotted `keys` that are not among verl's, each with the nearest that is. What lies in an empty
-    section (`engine_kwargs.vllm`) or below a value of None is anybody's."""
-    return [f"{key}{hint}" for key in keys if (hint := _hint(key, listed)) is not None]
+@dataclass(frozen=True)
+class Row:
+    """What may be done with a key, and with everything below it. `text`: what to set instead (owned), the kind of
+    value (allowed), the reason (refused)."""
+
+    key: str
+    rule: str
+    text: str
+    resume: bool = False
+    """Whether a resumed run may have another value."""
+    note: str = ""
 
 
-def _hint(key: str, listed: Any) -> str | None:
-    """None: the key is known, or cannot be judged."""
-    for part in key.split("."):
-        if not isinstance(listed, Mapping) or not listed:
-            return None
-        if part not in listed:
-            return nearest(part, map(str, listed))
-        listed = listed[part]
-    return None
+@dataclass(frozen=True)
+class _Kind:
+    fits: Callable[[Any], bool]
+    said: str
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return _is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+KINDS: dict[str, _Kind] = {
+    "bool": _Kind(lambda value: isinstance(value, bool), "true or false"),
+    "count": _Kind(lambda value: _is_whole(value) and value >= 1, "a whole number of at least 1"),
+    "whole": _Kind(lambda value: _is_whole(value) and value >= 0, "a whole number of at least 0"),
+    "int": _Kind(_is_whole, "a whole number"),
+    "number": _Kind(_is_number, "a number"),
+    "share": _Kind(lambda value: _is_number(value) and 0 <= value <= 1, "a number from 0 to 1"),
+    "text": _Kind(lambda value: isinstance(value, str) and value != "", "a text"),
+    "list": _Kind(lambda value: isinstance(value, list | tuple), "a list"),
+    "any": _Kind(lambda value: True, "anything"),
+}
+
+
+@cache
+def rows() -> Mapping[str, Row]:
+    """All rows by key, in the order of the file."""
+    return {row.key: row for row in _rows(read_yaml(TABLE), "")}
+
+
+def _rows(section: Mapping[str, Any], prefix: str) -> Iterator[Row]:
+    for name, found in section.items():
+        key = f"{prefix}{name}"
+        rule = next((rule for rule in ("owned", "allowed", "refused") if isinstance(found.get(rule), str)), None)
+        if rule is None:
+            yield from _rows(found, f"{key}.")
+        else:
+            yield Row(key, rule, found[rule], found.get("resume", False), found.get("note", ""))
+
+
+def row_of(key: str) -> Row | None:
+    """The row of a key: its own, or that of the nearest section above that has one."""
+    found, above = rows().get(key), key
+    while found is None and above:
+        above = above.rpartition(".")[0]
+        found = rows().get(above) or rows().get(f"{above}.{REST}")
+    return found
+
+
+def check_keys(given: Mapping[str, Any]) -> None:
+    """Refuse keys that the plug-in rests on, that nobody knows, or whose value is of another kind.
+
+    Raises:
+        ConfigError: the key, the reason, and what to set instead where there is something.
+    """
+    for key, value in given.items():
+        problem = _problem(key, value)
+        if problem:
+            raise ConfigError(f"cluster.verl: {problem}")
+
+
+def _problem(key: str, value: Any) -> str | None:
+    row = row_of(key)
+    if row is None:
+        if any(known.startswith(f"{key}.") for known in rows()):
+            return f"{key} is a section of verl's; name the keys in it one by one"
+        return f"verl {VERL} has no key {key}{nearest(key, rows())}"
+    if row.rule == "owned":
+        return f"{key} is made from our own settings; set {row.text}"
+    if row.rule == "refused":
+        return f"{key} cannot be set: {row.text}"
+    kind, optional = row.text.removesuffix("?"), row.text.endswith("?")
+    if kind != "any" and key != row.key:
+        return f"{row.key} is {_said(row)} and has no keys below it; verl {VERL} has no key {key}"
+    if (value is None and optional) or kind == "any":
+        return None
+    return None if KINDS[kind].fits(value) else f"{key} is {_said(row)}, not {value!r}"
+
+
+def _said(row: Row) -> str:
+    said = KINDS[row.text.removesuffix("?")].said
+    return f"{said}, or null" if row.text.endswith("?") else said
+
+
+def changes_nothing_learnt(keys: Iterable[str]) -> list[str]:
+    """Those that a resumed run may have other values of: memory and speed."""
+    return [key for key in keys if (row := row_of(key)) and row.resume]
+
+
+# --- the page of the documentation ---------------------------------------------------------------------------------
+
+_HEADER = f"""# verl's own keys
+
+Generated by `make docs` from the table that `cluster.verl` is checked against (`src/mempo/cluster/verl_keys.yaml`):
+every key of verl {VERL}'s trainer, and what may be done with it. A row stands for all keys below it too, unless they
+have rows of their own.
+[cluster.md](cluster.md) says how to give them.
+"""
+_PARTS = {
+    "allowed": (
+        "May be set",
+        "verl's own default holds until it is set. *Resume*: a resumed run may have another value.",
+        "| key | is | resume | |\n|---|---|---|---|\n",
+    ),
+    "owned": (
+        "Made from our settings",
+        "Refused in `cluster.verl`, since a setting of ours says the same.",
+        "| key | set instead |\n|---|---|\n",
+    ),
+    "refused": (
+        "Refused",
+        "They would break what the plug-in rests on, do nothing, or have not been tried.",
+        "| key | why |\n|---|---|\n",
+    ),
+}
+
+
+def page() -> str:
+    """The text of docs/verl-keys.md."""
+    parts = [_HEADER]
+    for rule, (title, said, head) in _PARTS.items():
+        lines = [_line(row) for row in rows().values() if row.rule == rule]
+        parts.append(f"\n## {title}\n\n{said}\n\n{head}{''.join(lines)}")
+    return "".join(parts)
+
+
+def _line(row: Row) -> str:
+    cells = [f"`{row.key}`"]
+    cells += [_said(row), "yes" if row.resume else "no", row.note] if row.rule == "allowed" else [row.text]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"

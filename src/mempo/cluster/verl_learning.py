@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mempo.cluster.constraints import has_reference
 from mempo.config import Config
 from mempo.config.cluster import ClusterSettings
 from mempo.config.engine import ModelSettings
@@ -98,8 +99,6 @@ def precision(model: ModelSettings) -> dict[str, Any]:
 
 def actor_section(config: Config, settings: ClusterSettings) -> dict[str, Any]:
     rl, loss = config.rl, config.rl.loss
-    # The reference exists in verl where its KL term does; for the memory signal alone the term counts nothing.
-    reference = loss.kl != "none" or (rl.memory_signal and config.memory.full_policy == "reference")
     return {
         "strategy": "fsdp2",
         "ppo_mini_batch_size": rl.questions_per_step // rl.updates_per_step,
@@ -113,12 +112,14 @@ def actor_section(config: Config, settings: ClusterSettings) -> dict[str, Any]:
         "clip_ratio_c": _NO_DUAL_CLIP,
         "loss_agg_mode": "token-mean",
         "entropy_coeff": 0,
-        "use_kl_loss": reference,
+        "use_kl_loss": has_reference(config),
         "kl_loss_type": KL_TYPES.get(loss.kl, "low_var_kl"),
         "kl_loss_coef": loss.kl_coef,
         "optim": _optimizer(rl.optim),
         "fsdp_config": {
             **precision(config.model),
+            # With it every GPU would keep the gradients of all weights from one micro-batch to the next.
+            "use_no_sync_for_gradient_accumulation": False,
             "param_offload": settings.offload_parameters,
             "optimizer_offload": settings.offload_optimizer,
         },

@@ -10,36 +10,6 @@ from pydantic import Field, field_validator
 
 from mempo.config.base import Settings, leaves
 
-OWNED: dict[str, str] = {
-    "mempo": "it is this configuration itself",
-    "hydra": "the launcher needs it to find verl's own settings",
-    "defaults": "the launcher needs it to find verl's own settings",
-    "trainer.use_v1": "the plug-in is made for it",
-    "trainer.v1.trainer_mode": "it names the plug-in's trainer",
-    "trainer.v1.sampler": "the plug-in reads whole groups, as verl's own sampler gives them",
-    "trainer.total_training_steps": "set rl.steps",
-    "trainer.nnodes": "set cluster.nodes",
-    "trainer.n_gpus_per_node": "set cluster.gpus_per_node",
-    "trainer.default_local_dir": "set output",
-    "trainer.resume_mode": "start with or without --resume",
-    "data.train_files": "set data.train or data.world",
-    "data.val_files": "set data.test or data.world",
-    "data.train_batch_size": "set rl.questions_per_step",
-    "data.gen_batch_size": "a step is one batch of questions",
-    "algorithm.adv_estimator": "the plug-in makes the advantages: set credit.* and memory.*",
-    "algorithm.use_kl_in_reward": "rewards hold no KL here: set rl.loss.kl",
-    "actor_rollout_ref.model.path": "set model.path",
-    "actor_rollout_ref.actor.shuffle": "the plug-in puts rows in the order of their mini-batches",
-    "actor_rollout_ref.actor.ppo_mini_batch_size": "set rl.updates_per_step",
-    "actor_rollout_ref.actor.ppo_epochs": "the plug-in makes one pass over a batch",
-    "actor_rollout_ref.rollout.n": "set rl.rollouts_per_question",
-    "actor_rollout_ref.rollout.temperature": "set rl.temperature",
-    "actor_rollout_ref.rollout.agent.default_agent_loop": "it names the plug-in's agent loop",
-    "actor_rollout_ref.rollout.agent.agent_loop_config_path": "the plug-in registers its agent loop itself",
-}
-"""verl's keys that `cluster.verl` may not set, and why; a key stands for all keys below it too."""
-
-
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 
@@ -78,15 +48,16 @@ class ClusterSettings(Settings):
     test_every: int = Field(default=20, ge=0)
     """Play the test questions every so many steps, and before the first; 0: never."""
     keep_checkpoints: int = Field(default=2, ge=1)
-    """The newest so many stay. One of them holds weights twice, and the optimizer's state: 16 bytes a parameter in
-    float32."""
+    """The newest so many stay; an old one is removed once the next is whole, so that 1 needs room for two. One of them
+    holds weights twice, and the optimizer's state: 16 bytes a parameter in float32."""
     loggers: tuple[Logger, ...] = ("console",)
     """Where verl sends its measures besides metrics.jsonl of the run folder."""
     project: str = Field(default="mempo", min_length=1)
     """The project's name for loggers; the experiment's is that of the run folder."""
     verl: dict[str, Any] = Field(default_factory=dict)
     """verl's own settings by dotted key, which win over everything made from this configuration, such as
-    `{actor_rollout_ref.rollout.max_num_seqs: 512}`. Keys that the plug-in depends on are refused."""
+    `{actor_rollout_ref.rollout.max_num_seqs: 512}`. docs/verl-keys.md says of each key whether it may be set; a launch
+    refuses the others."""
 
     @field_validator("verl", mode="before")
     @classmethod
@@ -101,9 +72,6 @@ class ClusterSettings(Settings):
         for key in flat:
             if not _KEY.fullmatch(key):
                 raise ValueError(f"{key!r} is no key of verl's; write it dotted, as actor_rollout_ref.rollout.seed")
-            for owned, reason in OWNED.items():
-                if f"{key}.".startswith(f"{owned}.") or f"{owned}.".startswith(f"{key}."):
-                    raise ValueError(f"{key} cannot be set here: {reason}")
         for key in flat:
             above = next((other for other in flat if other != key and key.startswith(f"{other}.")), None)
             if above is not None:

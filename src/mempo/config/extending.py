@@ -20,6 +20,7 @@ ALWAYS = (
     "model.gradient_checkpointing",
     "model.threads",
     "rl.log_rollouts_every",
+    "rl.max_failed_share",
     "rl.optim.micro_batch_tokens",
     "rl.save_every",
     "rl.steps",

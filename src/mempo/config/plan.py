@@ -83,6 +83,8 @@ class PlanSettings(Settings):
     """Keep the optimizer's state in main memory while it is not used."""
     engine: Literal["vllm", "sglang"] = "vllm"
     """Who generates during rollouts."""
+    max_num_seqs: int = Field(default=256, ge=1)
+    """Rollouts that a server plays at once, whatever memory it has (verl's key of that name)."""
     # --- assumed
     gpu_tflops: float = Field(default=312, gt=0, allow_inf_nan=False)
     """10^12 operations a second of one GPU in `compute_bytes` numbers; 312 is an A100, 989 an H100."""
@@ -92,6 +94,8 @@ class PlanSettings(Settings):
     """Share of `gpu_tflops` that passes over whole rows reach."""
     decode_efficiency: float = Field(default=0.5, gt=0, le=1)
     """Share of `gpu_bandwidth_gb_s` that decoding reaches."""
+    slowest: float = Field(default=2, ge=1, allow_inf_nan=False)
+    """How much longer the longest rollout of a step takes than the mean one: the update waits for it."""
     reserve_gb: float = Field(default=4, ge=0, allow_inf_nan=False)
     """Kept free on a GPU: the driver, communication, fragments."""
     server_overhead_gb: float = Field(default=3, ge=0, allow_inf_nan=False)

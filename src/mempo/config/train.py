@@ -164,6 +164,9 @@ class RlSettings(Settings):
     probe_check_questions: int = Field(default=24, ge=0)
     """Before the first step, so many questions are asked whether the probe tells a right note from one with a wrong
     fact and from another question's note; 0: no check."""
+    max_failed_share: float = Field(default=0.8, gt=0, le=1, allow_inf_nan=False)
+    """A step of which a larger share of rollouts failed (tools, a model server) stops the run with the cause: the few
+    that are left are no sample of the policy. 1: only a step of which all failed."""
     optim: OptimSettings = OptimSettings()
     loss: LossSettings = LossSettings()
     save_every: int = Field(default=20, ge=1)

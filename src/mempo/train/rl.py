@@ -58,7 +58,7 @@ class RlSetup:
     own_advantages: AdvantageFunction | None = None
     reference: Scorer | None = None
 
-    def scoring(self, memory_signal: bool) -> Scoring:
+    def scoring(self, memory_signal: bool, max_failed_share: float = 1.0) -> Scoring:
         return Scoring(
             outcome=self.outcome,
             memory=self.memory,
@@ -69,6 +69,7 @@ class RlSetup:
             custom_score=self.custom_score,
             own_advantages=self.own_advantages,
             grammar=self.agent.grammar,
+            max_failed_share=max_failed_share,
         )
 
 
@@ -80,7 +81,7 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
     """
     check_questions(setup.questions, settings)
     updater, policy = setup.updater, setup.updater.policy
-    scoring = setup.scoring(settings.memory_signal)
+    scoring = setup.scoring(settings.memory_signal, settings.max_failed_share)
     group_size = settings.rollouts_per_question
     decoding = DecodingSettings(temperature=settings.temperature)
     resumed = last_checkpoint(run, "rl")

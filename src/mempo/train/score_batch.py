@@ -40,6 +40,7 @@ class Scoring:
     custom_score: CustomScore | None = None
     own_advantages: AdvantageFunction | None = None
     grammar: TurnGrammar = field(default_factory=TurnGrammar)
+    max_failed_share: float = 1.0
 
     def outcomes(self, questions: Sequence[Question], trajectories: Sequence[Trajectory]) -> list[OutcomeScore]:
         """The score of each rollout, `[rollouts]`."""
@@ -114,11 +115,12 @@ def score_batch(
     kind.
 
     Raises:
-        UserError: an own score function that returns what is no score; no rollout has a score.
+        UserError: an own score function that returns what is no score; no rollout has a score; too many failed.
         ValueError: the lists do not belong together.
     """
     outcomes = scoring.outcomes(questions, trajectories)
     refuse_nothing_counted(trajectories, outcomes)
+    refuse_mostly_failed(trajectories, scoring.max_failed_share)
     counted = [outcome.counts for outcome in outcomes]
     notes: list[list[NoteScore]] = [[] for _ in trajectories]
     if scoring.memory_signal:
@@ -204,6 +206,20 @@ def refuse_nothing_counted(trajectories: Sequence[Trajectory], outcomes: Sequenc
         f"none of the {len(trajectories)} rollouts of the step has a score, so there is nothing to learn from: "
         + "; ".join(parts)
     )
+
+
+def refuse_mostly_failed(trajectories: Sequence[Trajectory], limit: float) -> None:
+    """Stop where more than a share `limit` of the rollouts failed: a service that is down for most of them.
+
+    Raises:
+        UserError: how many did, and the cause of the first.
+    """
+    failed = [trajectory for trajectory in trajectories if trajectory.is_error]
+    if len(failed) > limit * len(trajectories):
+        raise UserError(
+            f"{len(failed)} of {len(trajectories)} rollouts of the step failed, more than the share of "
+            f"rl.max_failed_share {limit:g}; the first: {_cause(failed[0])}; mend it and go on with --resume"
+        )
 
 
 def _cause(trajectory: Trajectory) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -193,7 +192,7 @@ class OneProcess:
             ref_policy_wg=self.reference,
             reward_loop_manager=SimpleNamespace(reward_loop_worker_handles=[]),
             checkpoint_manager=SimpleNamespace(sleep_replicas=lambda: None),
-            replay_buffer=SimpleNamespace(sample=self._sample),
+            replay_buffer=SimpleNamespace(sample=self._sample, chosen=()),
             _run=self.run,
             _groups=[],
             _minibatches=None,
@@ -209,12 +208,15 @@ class OneProcess:
 
     def _sample(self, **_: Any) -> tuple[KVBatchMeta, dict[str, float]]:
         tags = self.queue.tags["train"]
+        self.trainer.replay_buffer.chosen = {key.partition("_")[0] for key in self.queue.tags["mempo"]}
         keys = sorted(tags, reverse=True)  # no order is promised
         if not keys:
             raise RuntimeError("verl cannot go on without rows")
         return KVBatchMeta(keys=keys, tags=[tags[key] for key in keys], partition_id="train"), {}
 
-    async def _play(self, questions: Sequence[Question], reply: Reply) -> None:
+    async def _play(self, questions: Sequence[Question], reply: Reply) -> dict[str, bool]:
+        """Whether each group, by its name, is whole: none of its rollouts failed."""
+        whole: dict[str, bool] = {}
         uids = {f"uid{hash(question.id) % 1000}x{i}": question for i, question in enumerate(questions)}
         client = Client(self.policy, reply, {uid: question.id for uid, question in uids.items()})
         rollout = self.config.actor_rollout_ref.rollout
@@ -223,14 +225,16 @@ class OneProcess:
         hands: Any = object.__new__(worker)
         hands.__dict__.update(processor=None, reward_loop_worker_handles=[], distillation_enabled=False)
         for index, (uid, question) in enumerate(uids.items()):
+            whole[uid] = True
             for session in range(rollout.n):
                 loop: Any = object.__new__(MempoAgentLoop)
                 loop.config, loop.server_manager = self.config, client
                 about = {"uid": uid, "session_id": session, "index": index, "global_steps": 2, "data_source": "q"}
                 about["extra_info"] = {"question": question_json(question)}
-                with (
-                    mock.patch("mempo.cluster.agent_loop.run_of", return_value=self.run),
-                    suppress(UserError, RolloutFailed),
-                ):
-                    outputs = await loop.run(dict(sampling), **about)  # verl logs what is raised, and goes on
-                    await hands._agent_loop_postprocess(outputs, False, **about)
+                with mock.patch("mempo.cluster.agent_loop.run_of", return_value=self.run):
+                    try:
+                        outputs = await loop.run(dict(sampling), **about)
+                        await hands._agent_loop_postprocess(outputs, False, **about)
+                    except (UserError, RolloutFailed):  # verl logs what is raised, and goes on
+                        whole[uid] = False
+        return whole

@@ -44,8 +44,8 @@ class Queue:
         names = shared if select_fields is None else [name for name in select_fields if name in shared]
         return _together([{name: row[name] for name in names} for row in rows])
 
-    def listed(self, partition_id: str) -> dict[str, dict[str, Any]]:
-        return {partition_id: dict(self.tags[partition_id])}
+    def listed(self, partition_id: str | None = None) -> dict[str, dict[str, Any]]:
+        return {name: dict(self.tags[name]) for name in ([partition_id] if partition_id else list(self.tags))}
 
     def clear(self, keys: Sequence[str], partition_id: str) -> None:
         for key in keys:

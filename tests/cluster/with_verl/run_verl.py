@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from rich.console import Console
 
 from mempo.cluster.launch import launch
+from mempo.cluster.verl_config import put
+from mempo.cluster.verl_text import verl_yaml
 from mempo.config import Resolved, resolve
 from mempo.engine.model import save_policy
 from mempo.storage.run_folder import RunFolder
@@ -89,11 +92,14 @@ def run(
     Raises:
         RuntimeError: it did not end well; the message is the end of what it printed.
     """
-    on_cpu = f"cluster.verl={json.dumps(_on_cpu(ranks))}"
-    resolved = resolve(None, [*settings, f"output={output}", f"cluster.gpus_per_node={ranks}", on_cpu])
+    resolved = resolve(None, [*settings, f"output={output}", f"cluster.gpus_per_node={ranks}"])
     printed: list[str] = []
 
     def runner(command: Sequence[str], environment: Mapping[str, str]) -> int:
+        made = yaml.safe_load((output / "verl.yaml").read_text("utf-8"))
+        for key, value in _on_cpu(ranks).items():  # past the check of cluster.verl, which knows GPUs alone
+            put(made, key, value)
+        (output / "verl.yaml").write_text(verl_yaml(made), encoding="utf-8")
         done = subprocess.run(
             command,
             env={**environment, **DOUBLE, **(variables or {}), "PYTHONPATH": CHECKOUT},

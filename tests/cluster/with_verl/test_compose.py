@@ -21,7 +21,6 @@ from verl.utils.torch_functional import get_constant_schedule_with_warmup, get_c
 from mempo.cluster.machine import Machine
 from mempo.cluster.plugin import TRAINER as REGISTERED
 from mempo.cluster.verl_config import TRAINER, verl_config
-from mempo.cluster.verl_keys import listed_keys, unlisted
 from mempo.cluster.verl_learning import KL_TYPES
 from mempo.cluster.verl_text import verl_yaml
 from mempo.config import Config, recipe_names, resolve
@@ -96,15 +95,6 @@ def test_verl_accepts_it(name: str, engine: str, tmp_path: Path, monkeypatch: py
 def test_rows_shared_by_gpus_reach_the_engine(tmp_path: Path) -> None:
     _, config = composed(tmp_path, "cluster-qwen2.5-7b", "cluster.sequence_parallel=4")
     assert omega_conf_to_dataclass(config.actor_rollout_ref.actor).engine.ulysses_sequence_parallel_size == 4
-
-
-def test_verls_own_keys_are_found_in_the_package() -> None:
-    listed = listed_keys()
-    assert listed is not None
-    misspelt = "actor_rollout_ref.rollout.gpu_memory_utilisation"
-    assert unlisted(["actor_rollout_ref.rollout.max_num_seqs", misspelt], listed) == [
-        f"{misspelt}; did you mean 'gpu_memory_utilization'?"
-    ]
 
 
 def test_the_trainer_is_registered_under_the_name_that_is_written() -> None:

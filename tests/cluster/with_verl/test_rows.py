@@ -12,11 +12,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 from tensordict import TensorDict
+from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
-from mempo.cluster.agent_loop import outputs_of, response_start
+from mempo.cluster.agent_loop import MempoAgentLoop, outputs_of, response_start
 from mempo.cluster.scorer import ActorScorer, spread_over_ranks
 from mempo.config.rewards import OutcomeSettings
 from mempo.config.rollout import DecodingSettings
@@ -72,6 +74,27 @@ def test_a_rollout_without_a_score_has_no_rows() -> None:
     made = played("memory", TURNS)
     unscored = outcome_score(QUESTION, made, OutcomeSettings(score="own:score"), lambda question, trajectory: None)
     assert outputs_of(QUESTION, made, unscored, [7]) == []
+
+
+def test_a_tokenizer_unlike_its_family_s_plays_all_the_same() -> None:
+    """verl's own loop wants `<|im_end|>` and a newline of one token from everything that calls itself Qwen."""
+    config = OmegaConf.create({"actor_rollout_ref": {"rollout": {}}, "mempo": {"output": "x"}})
+    given = {
+        "trainer_config": SimpleNamespace(config=config),
+        "data_config": SimpleNamespace(config=OmegaConf.create({})),
+        "server_manager": None,
+        "tokenizer": CODEC.tokenizer,
+        "processor": None,
+        "dataset_cls": None,
+        "hf_model_type": "qwen2",
+    }
+
+    async def made(loop: Any) -> Any:
+        return loop(**given)
+
+    with pytest.raises(ValueError, match=r"newline|im_end"):
+        asyncio.run(made(SingleTurnAgentLoop))
+    assert asyncio.run(made(MempoAgentLoop)).config is config
 
 
 WHOLE = ((5, 6, 7, 8, 9), (5, 6, 9), (7, 6, 5, 8))
