@@ -162,8 +162,6 @@ class _Reader:
             )
         elif batch.advantages == "none" and config.credit.function:
             warnings.append("the rollout file has no advantages, and those of credit.function are not computed again")
-        elif batch.advantages == "none" and "state" in (config.memory.pool, config.credit.baseline):
-            warnings.append("the rollout file has no advantages, and those by state are not computed again")
         elif batch.advantages == "none":
             batch = with_recomputed_advantages(batch, config.credit, config.memory)
             warnings.append(

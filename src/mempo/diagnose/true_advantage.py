@@ -1,7 +1,7 @@
 """`mempo diagnose --true-advantage`: how well does each signal measure what a note is worth?
 
 The policy plays groups of rollouts, as a step of RL does. For some of their notes it returns to the state they were
-written in (`train.states`): other notes are sampled there, and from every note many rollouts continue to the end. Their
+written in (`by_state`): other notes are sampled there, and from every note many rollouts continue to the end. Their
 mean score is what the note is worth, and every signal is compared with it.
 """
 
@@ -20,6 +20,7 @@ from typing import Any, Literal
 from rich.console import Console
 
 from mempo.config import Config, resolve
+from mempo.diagnose.by_state import states_of_turns
 from mempo.diagnose.numbers import finite
 from mempo.diagnose.signals import signals_of
 from mempo.diagnose.true_table import page
@@ -42,7 +43,6 @@ from mempo.storage.run_folder import RunFolder
 from mempo.train.batch import take
 from mempo.train.score_batch import Scoring
 from mempo.train.start import start_model
-from mempo.train.states import state_keys
 
 WorthOf = Literal["score", "share"]
 MOST_IN_FLIGHT = 256
@@ -282,7 +282,7 @@ def states_of(trajectories: Sequence[Trajectory], group_size: int, max_turn_toke
     found: dict[tuple[int, int], list[NoteAt]] = {}
     for first in range(0, len(trajectories), group_size):
         group = trajectories[first : first + group_size]
-        for i, (trajectory, states) in enumerate(zip(group, state_keys(group), strict=True), first):
+        for i, (trajectory, states) in enumerate(zip(group, states_of_turns(group), strict=True), first):
             for turn in () if trajectory.is_error else trajectory.turns[1:]:
                 if can_continue(turn, max_turn_tokens):
                     found.setdefault((first, states[turn.index]), []).append(NoteAt(i, turn.index))
