@@ -94,8 +94,8 @@ def test_without_another_question_there_is_no_other_note() -> None:
     notes, _ = ask(made, trajectories, CODEC, Fixed(), ProbeSettings(), 10)
     assert [note.other for note in notes] == [None, None]
     found = control(notes)
-    assert (found.other, found.other_gain, found.beats_other) == (None, None, None)
-    assert found.empty_gain == pytest.approx(0)
+    assert (found["other"], found["other_gain"], found["beats_other"]) == (None, None, None)
+    assert found["empty_gain"] == pytest.approx(0)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_notes_that_cannot_be_asked_about_are_left_out(line: dict[str, object], 
     scorer = Fixed()
     assert ask(made, trajectories, CODEC, scorer, ProbeSettings(), 10, window) == ([], 1)
     assert scorer.contexts == []
-    assert control([], 1).left_out == 1
+    assert control([], 1)["left_out"] == 1
 
 
 def test_a_probe_of_its_own_is_what_is_predicted() -> None:
@@ -148,16 +148,16 @@ def test_means_and_errors_by_hand() -> None:
         ControlNote("b", 2, 0.1, 0.2, 0.0, 0.1, 10, None),
     ]
     found = control(notes, 4)
-    assert found.other_gain == pytest.approx((0.4 + 0.6 - 0.1) / 3)
+    assert found["other_gain"] == pytest.approx((0.4 + 0.6 - 0.1) / 3)
     # One mean a question: 0.5 and -0.1; their standard deviation over √2.
-    assert found.other_gain_se == pytest.approx(np.std([0.5, -0.1], ddof=1) / np.sqrt(2))
-    assert found.history_gain == pytest.approx(-0.2 / 3)
-    assert found.beats_other == pytest.approx(2 / 3)
-    assert found.other_tokens_off == 1.0
-    assert control(notes[:2]).other_gain_se is None
+    assert found["other_gain_se"] == pytest.approx(np.std([0.5, -0.1], ddof=1) / np.sqrt(2))
+    assert found["history_gain"] == pytest.approx(-0.2 / 3)
+    assert found["beats_other"] == pytest.approx(2 / 3)
+    assert found["other_tokens_off"] == 1.0
+    assert control(notes[:2])["other_gain_se"] is None
     rows = control_by_turn(notes)
-    assert [(row["turn"], row["notes"]) for row in rows] == [(2, 2), (3, 1)]
-    assert rows[0]["note"] == pytest.approx(0.3)
+    assert {turn: row["now_notes"] for turn, row in rows.items()} == {2: 2, 3: 1}
+    assert rows[2]["now_note"] == pytest.approx(0.3)
 
 
 def test_spread() -> None:
@@ -167,4 +167,4 @@ def test_spread() -> None:
 
 
 def test_nothing_is_left_open(tmp_path: Path) -> None:
-    assert json.loads(json.dumps(dataclasses.asdict(control([]))))["note"] is None
+    assert json.loads(json.dumps(control([])))["note"] is None

@@ -1,4 +1,4 @@
-"""From saved files to records: texts, groups, credit saved and computed again."""
+"""From saved files to records: texts, groups, advantages saved and computed again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from mempo.config.rewards import MemorySettings
 from mempo.config.train import CreditSettings
-from mempo.diagnose.records import batch_of, grouped, with_recomputed_credit
+from mempo.diagnose.records import batch_of, grouped, with_recomputed_advantages
 from mempo.rollout.protocol import TurnGrammar
 from mempo.storage.rollouts import load_rollouts, save_rollouts
 from tests.diagnose.build import batch, rollout, turn
@@ -22,7 +22,7 @@ def test_texts_of_a_saved_rollout(tmp_path: Path) -> None:
     save_rollouts(file, [CASES["memory"]], [{**facts, "advantage": -0.5, "is_error": False}])
     made = batch_of("step-1", *load_rollouts(file, CODEC, TurnGrammar())[:2], CODEC, 1)
     ((only,),) = made.groups
-    assert (made.credit, only.advantage, only.score) == ("saved", -0.5, 1.0)
+    assert (made.advantages, only.advantage, only.score) == ("saved", -0.5, 1.0)
     assert only.objectives == (("Paris",), ("Tokyo",))
     assert [t.note for t in only.turns] == [None, "Paris", "Paris; Tokyo"]
     assert [t.query for t in only.turns] == ["capital of France", "capital of Japan", None]
@@ -39,7 +39,7 @@ def test_errors_are_left_out_and_counted(tmp_path: Path) -> None:
     lines = [{"is_error": False, "score": 1.0}, {"is_error": True, "score": None}]
     save_rollouts(file, [CASES["memory"], CASES["a failing tool"]], lines)
     made = batch_of("step-1", *load_rollouts(file, CODEC, TurnGrammar())[:2], CODEC, 2)
-    assert (len(made.rollouts), made.errors, made.credit) == (1, 1, "none")
+    assert (len(made.rollouts), made.errors, made.advantages) == (1, 1, "none")
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
@@ -58,15 +58,15 @@ def test_groups_are_chunks_of_one_question_and_a_question_may_come_twice() -> No
     assert grouped([], 4) == []
 
 
-def test_credit_computed_again_is_that_of_the_settings() -> None:
-    made = batch([rollout(turn(), turn("n", r=r), score=s) for r, s in ((0.1, 0.0), (0.3, 1.0))], credit="none")
+def test_advantages_computed_again_are_those_of_the_settings() -> None:
+    made = batch([rollout(turn(), turn("n", r=r), score=s) for r, s in ((0.1, 0.0), (0.3, 1.0))], advantages="none")
     memory = MemorySettings(pool="question", weight=0.5)
-    again = with_recomputed_credit(made, CreditSettings(), memory)
-    assert again.credit == "recomputed"
+    again = with_recomputed_advantages(made, CreditSettings(), memory)
+    assert again.advantages == "recomputed"
     # Two values a, b: ± 1/√2.
     assert [r.advantage for r in again.rollouts] == pytest.approx([-0.7071, 0.7071], abs=1e-4)
-    credits = [t.signal.advantage for _, t in again.noted if t.signal]
-    assert credits == pytest.approx([-0.3535, 0.3535], abs=1e-4)
+    given = [t.signal.advantage for _, t in again.noted if t.signal]
+    assert given == pytest.approx([-0.3535, 0.3535], abs=1e-4)
 
 
 def test_a_thinned_batch_keeps_whole_groups_evenly() -> None:

@@ -13,13 +13,12 @@ from rich.console import Console
 from mempo.config.rewards import MemorySettings
 from mempo.config.train import CreditSettings
 from mempo.diagnose.control import ControlNote
-from mempo.diagnose.curves import curves, trend
 from mempo.diagnose.numbers import finite
-from mempo.diagnose.page import fenced, page, plain
-from mempo.diagnose.records import with_recomputed_credit
-from mempo.diagnose.table import diagnosis_table
-from tests.diagnose.build import batch, report, rollout, turn
-from tests.diagnose.test_by_turn import published
+from mempo.diagnose.records import with_recomputed_advantages
+from mempo.diagnose.render import fenced, page, screen
+from mempo.diagnose.report import curves, trend
+from mempo.evaluate.grid import markdown_text
+from tests.diagnose.build import batch, published, report, rollout, turn
 
 HOSTILE = "$x^{$ <b>|[red]``` \x1b[31m \u202e\n# head \\frac a_b"
 
@@ -34,7 +33,7 @@ def verdict(made: dict[str, Any], key: str) -> str:
 
 def printed(made: dict[str, Any], width: int = 120) -> str:
     console = Console(file=io.StringIO(), width=width)
-    console.print(diagnosis_table(made))
+    console.print(screen(made))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -42,7 +41,7 @@ def test_drift_is_seen_where_it_is_given() -> None:
     made = published()
     for pool, expected in (("question", "look"), ("turn", "ok")):
         settings = MemorySettings(pool=pool)  # type: ignore[arg-type]
-        found = report(with_recomputed_credit(made, CreditSettings(), settings), memory=settings)
+        found = report(with_recomputed_advantages(made, CreditSettings(), settings), memory=settings)
         assert verdict(found, "drift") == expected
         assert found["drift"]["question"] == pytest.approx(1.77, abs=0.01)
 
@@ -69,7 +68,7 @@ def test_a_collapsed_run_alarms() -> None:
     assert {"copies", "templates", "distinct_notes", "distinct_queries", "shared_queries", "compression"} <= look
     assert {"score", "note_tokens", "gold_kept_notes"} <= look
     text = printed(made)
-    assert "look: copies of the last note: copying earns credit" in text.replace("\n ", " ")
+    assert "look: copies of the last note: copying is rewarded" in text.replace("\n ", " ")
 
 
 def test_not_a_number_becomes_null() -> None:
@@ -80,10 +79,10 @@ def test_not_a_number_becomes_null() -> None:
 
 
 def test_an_old_or_sparse_batch_still_reports() -> None:
-    made = report(batch([rollout(turn(), turn("note"))], credit="none"))
+    made = report(batch([rollout(turn(), turn("note"))], advantages="none"))
     assert "NaN" not in strict(made)
     assert made["control"] is None
-    assert made["credit"]["memory_share"] is None
+    assert made["advantages"]["memory_share"] is None
     assert made["curves"] == {"step": []}
     assert "not known here" in printed(made)
 
@@ -102,18 +101,24 @@ def test_curves_and_trends() -> None:
     lines = [{"stage": "rl", "step": n, "score": float(n), "em": None, "turns": True} for n in range(1, 21)]
     found = curves([{"stage": "sft", "step": 1, "score": 9.0}, *lines])
     assert set(found) == {"step", "score"}
-    assert (trend(found["score"]).start, trend(found["score"]).end) == (1.5, 19.5)
-    assert trend(found["score"]).ratio == 13.0
-    assert trend([0.0, 1.0]).ratio is None
-    assert (trend([]).start, trend([]).end, trend([]).ratio) == (None, None, None)
-    assert trend([None, 2.0, None]).ratio is None
+    assert trend(found["score"]) == {"start": 1.5, "end": 19.5, "ratio": 13.0, "gain": 18.0}
+    assert trend([0.0, 1.0])["ratio"] is None
+    assert set(trend([]).values()) == {None}
+    assert trend([None, 2.0, None])["ratio"] is None
+
+
+def test_metrics_of_older_runs_are_read_by_their_old_names() -> None:
+    lines = [
+        {"stage": "rl", "step": n, f"{name}/memory_share": 0.1 * n} for n, name in enumerate(("credit", "advantages"))
+    ]
+    assert curves(lines)["advantages/memory_share"] == [0.0, 0.1]
 
 
 def test_hostile_text_stays_text() -> None:
     made = report(
         batch([rollout(turn(said="x"), turn(HOSTILE, r=0.1, advantage=1.0), question=HOSTILE)]),
         run=HOSTILE,
-        remarks=[HOSTILE],
+        warnings=[HOSTILE],
     )
     made["figures"] = []
     text = printed(made)
@@ -131,7 +136,7 @@ def test_hostile_text_stays_text() -> None:
 def test_a_code_block_cannot_be_closed_from_inside() -> None:
     assert fenced(["a ````` b\n```"]) == ["``````text", "a ````` b", "```", "``````"]
     assert fenced([]) == ["```text", "```"]
-    assert plain("a|b\n<i>") == r"a\|b \<i\>"
+    assert markdown_text("a|b\n<i>") == r"a\|b \<i\>"
 
 
 def test_the_table_fits_a_terminal() -> None:

@@ -76,8 +76,8 @@ def test_what_it_writes(run: Path) -> None:
     out = run / "diagnosis"
     assert json.loads((out / "diagnosis.json").read_text("utf-8")) == report
     assert (report["rollouts"]["file"], report["rollouts"]["notes"]) == ("step-2", 8)
-    assert report["rollouts"]["credit"] == "saved"
-    assert report["credit"]["outcome_abs"] == 0.25
+    assert report["rollouts"]["advantages"] == "saved"
+    assert report["advantages"]["outcome_abs"] == 0.25
     assert report["control"]["notes"] == 8
     assert report["control"]["other"] is None  # every other note holds the answer
     assert [row["step"] for row in report["note_curves"]] == [1, 2]
@@ -86,41 +86,41 @@ def test_what_it_writes(run: Path) -> None:
         assert (out / figure["png"]).stat().st_size > 1000
         assert (out / figure["svg"]).is_file()
         assert figure["caption"] in page
-    assert any("policy after step 2" in remark for remark in report["remarks"])
+    assert any("policy after step 2" in warning for warning in report["warnings"])
 
 
 def test_an_older_step_is_computed_again_and_says_so(run: Path, tmp_path: Path) -> None:
     report = diagnose(run, DiagnoseOptions(step="1", steps=1, notes=3, out=tmp_path / "out"))
-    assert report["rollouts"]["credit"] == "recomputed"
-    assert report["credit"]["outcome_abs"] == pytest.approx(0.7071, abs=1e-4)
-    assert any("computed again" in remark for remark in report["remarks"])
-    assert any("another policy (rl-2)" in remark and "step 1" in remark for remark in report["remarks"])
+    assert report["rollouts"]["advantages"] == "recomputed"
+    assert report["advantages"]["outcome_abs"] == pytest.approx(0.7071, abs=1e-4)
+    assert any("computed again" in warning for warning in report["warnings"])
+    assert any("another policy (rl-2)" in warning and "step 1" in warning for warning in report["warnings"])
     assert report["control"]["notes"] == 3
     assert [row["step"] for row in report["note_curves"]] == [2]
     assert not (run / "diagnosis").exists()
     again = diagnose(run, DiagnoseOptions(step="1", steps=None, use_model=False))
     assert again["control"] is None
-    assert any("not asked" in remark for remark in again["remarks"])
+    assert any("not asked" in warning for warning in again["warnings"])
 
 
-def test_own_credit_is_not_computed_again(run: Path) -> None:
+def test_advantages_of_the_users_own_are_not_computed_again(run: Path) -> None:
     file = run / "config.yaml"
     config = yaml.safe_load(file.read_text("utf-8"))
     config["credit"]["function"] = "examples.own_credit:leave_one_out"
     config["memory"] = {"preset": "recommended"}
     file.write_text(yaml.safe_dump(config), encoding="utf-8")
     report = diagnose(run, DiagnoseOptions(step="1", use_model=False))
-    assert report["credit"]["memory_share"] is None
-    assert any("own credit" in remark for remark in report["remarks"])
+    assert report["advantages"]["memory_share"] is None
+    assert any("credit.function" in warning for warning in report["warnings"])
 
 
 def test_an_evaluation_can_be_diagnosed(run: Path) -> None:
     for kind in ("jsonl", "tokens"):
         (run / "rollouts" / f"step-1.{kind}").rename(run / "rollouts" / f"evaluation-final.{kind}")
     report = diagnose(run, DiagnoseOptions(step="evaluation-final", use_model=False))
-    assert (report["rollouts"]["file"], report["rollouts"]["credit"]) == ("evaluation-final", "none")
+    assert (report["rollouts"]["file"], report["rollouts"]["advantages"]) == ("evaluation-final", "none")
     assert report["rollouts"]["groups"] == 4  # evaluate.rollouts_per_question is 1
-    assert any("evaluation" in remark for remark in report["remarks"])
+    assert any("evaluation" in warning for warning in report["warnings"])
     shutil.rmtree(run / "final")
     with pytest.raises(UserError, match="no checkpoint"):
         diagnose(run, NO_MODEL)
@@ -132,7 +132,7 @@ def test_errors_are_left_out_and_said(run: Path) -> None:
     report = diagnose(run, NO_MODEL)
     assert report["rollouts"]["rollouts"] == 1
     assert report["rollouts"]["errors_left_out"] == 1
-    assert any("1 rollout that failed" in remark for remark in report["remarks"])
+    assert any("1 rollout that failed" in warning for warning in report["warnings"])
     save_rollouts(run / "rollouts" / "step-4.jsonl", rollouts[1:], [{"is_error": True}])
     told = r"no rollout of step-4 counts \(1 rollout failed for infrastructure reasons, 0 have no score\)"
     with pytest.raises(UserError, match=told):
@@ -147,7 +147,7 @@ def test_a_run_without_the_signal_is_not_told_that_notes_earn_too_little(run: Pa
     file.write_text(yaml.safe_dump(config), encoding="utf-8")
     report = diagnose(run, NO_MODEL)
     assert not {"memory_share", "memory_only"} & {check["key"] for check in report["checks"]}
-    assert any("rl.memory_signal is false" in remark for remark in report["remarks"])
+    assert any("rl.memory_signal is false" in warning for warning in report["warnings"])
 
 
 def test_damaged_measures_are_one_sentence(run: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_mistake_is_one_line(
 
 
 def test_folders_that_cannot_be_diagnosed(cli: Cli, run: Path, tmp_path: Path) -> None:  # noqa: F811
-    assert_one_line(cli("diagnose", tmp_path / "nowhere"), "no run folder")
+    assert_one_line(cli("diagnose", tmp_path / "nowhere"), "not a run folder")
     for file in (run / "rollouts").glob("step-2.*"):
         file.unlink()
     tokens_path(run / "rollouts" / "step-1.jsonl").write_bytes(b"12345678")
@@ -227,13 +227,13 @@ def test_a_whole_small_run(cli: Cli, tmp_path: Path) -> None:  # noqa: F811
     assert said.code == 0, said.err
     report = json.loads((folder / "diagnosis" / "diagnosis.json").read_text("utf-8"))
     assert report["rollouts"]["groups"] == 2
-    assert report["rollouts"]["credit"] == "saved"
+    assert report["rollouts"]["advantages"] == "saved"
     assert report["curves"]["step"] == [1, 2]
     assert len(report["note_curves"]) == 2
     assert report["rollouts"]["notes"] > 4
     last = json.loads((folder / "metrics.jsonl").read_text("utf-8").splitlines()[-1])
-    assert report["credit"]["memory_share"] == pytest.approx(last["credit/memory_share"])
-    assert report["credit"]["memory_only"] == pytest.approx(last["credit/memory_only_groups"])
+    assert report["advantages"]["memory_share"] == pytest.approx(last["credit/memory_share"])
+    assert report["advantages"]["memory_only"] == pytest.approx(last["credit/memory_only_groups"])
 
 
 def _without_notes(texts: tuple[str, ...]) -> Any:

@@ -17,8 +17,16 @@ import mempo.diagnose.true_advantage
 from mempo.cli.main import app
 from mempo.config.rewards import MemorySettings
 from mempo.config.train import CreditSettings
-from mempo.diagnose.states import NoteAt, State, choose, states_of
-from mempo.diagnose.true_advantage import Instrument, Measured, TrueAdvantageOptions, history_of, measure
+from mempo.diagnose.true_advantage import (
+    Instrument,
+    Measured,
+    NoteAt,
+    TrueAdvantageOptions,
+    choose,
+    history_of,
+    measure,
+    states_of,
+)
 from mempo.errors import UserError
 from mempo.rewards.outcome import OutcomeSettings
 from mempo.rollout.interfaces import Generation, SamplingParams, ScoreRequest
@@ -168,15 +176,15 @@ def test_a_note_is_paid_for_out_of_its_turn() -> None:
 
 def test_states_are_prompts_of_one_group() -> None:
     asked = questions(2)
-    rollouts = [played(asked[0], 3, 0), played(asked[0], 2, 1), played(asked[1], 3, 0)]
-    found = states_of(rollouts, [0, 0, 1], 100)
+    rollouts = [played(asked[0], 3, 0), played(asked[0], 2, 1), played(asked[1], 3, 0), played(asked[1], 3, 0)]
+    found = states_of(rollouts, 2, 100)
     # Turn 2 of both rollouts of the first group has one prompt; turn 3 is reached once; the other group is apart.
-    assert sorted(len(notes) for notes in found.values()) == [1, 1, 1, 2]
-    assert {note.turn for notes in found.values() for note in notes} == {1, 2}
-    assert states_of(rollouts, [0, 0, 1], 2) == {}  # a note as long as a turn may be leaves nothing to go on with
+    assert sorted(map(len, found)) == [1, 2, 2, 2]
+    assert {note.turn for notes in found for note in notes} == {1, 2}
+    assert states_of(rollouts, 2, 2) == []  # a note as long as a turn may be leaves no room to continue
     chosen = choose(found, 2, 1, "seed")
     assert len(chosen) == 2
-    assert all(len(state.notes) == 1 for state in chosen)
+    assert all(len(notes) == 1 for notes in chosen)
     assert chosen == choose(found, 2, 1, "seed")
 
 
@@ -185,7 +193,7 @@ def test_a_state_is_taken_up_from_a_past_that_kept_the_format() -> None:
     good, broken = played(asked, 3, 0), played(asked, 3, 1)
     past = dataclasses.replace(broken.turns[0], parsed=parse_turn("<search>q</search>", 0, TurnGrammar()))
     broken = dataclasses.replace(broken, turns=(past, *broken.turns[1:]))
-    state = State((0, (), ()), (NoteAt(0, 1), NoteAt(1, 1)))
+    state = (NoteAt(0, 1), NoteAt(1, 1))
     assert history_of(state, [broken, good]) == good.turns[:1]
     assert history_of(state, [good, broken]) == good.turns[:1]
 
@@ -195,7 +203,7 @@ def test_nothing_to_judge_is_said() -> None:
         async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
             return said(CODEC, NOTED_ANSWER.partition("</mem>")[2])
 
-    with pytest.raises(UserError, match="hold no note to judge"):
+    with pytest.raises(UserError, match="have no note to measure"):
         measure(instrument({}, sampler=Silent({})), ASKED, TrueAdvantageOptions(), 2)
     with pytest.raises(UserError, match="at least 2 are played, not 1"):
         measure(instrument({}), ASKED, TrueAdvantageOptions(), 1)
@@ -207,7 +215,7 @@ def test_options_of_the_instrument_need_it(tmp_path: Path) -> None:
     said_ = CliRunner().invoke(app, ["diagnose", str(tmp_path), "--true-advantage", "--worth", "gold"])
     assert "neither score nor share" in str(said_.exception)
     said_ = CliRunner().invoke(app, ["diagnose", str(tmp_path), "--true-advantage"])
-    assert "is no run folder" in str(said_.exception)
+    assert "is not a run folder" in str(said_.exception)
 
 
 @pytest.mark.slow

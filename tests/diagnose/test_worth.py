@@ -12,7 +12,7 @@ from mempo.diagnose.worth import Worth, ceiling, pearson, quality, ranks, worths
 
 def test_a_note_is_worth_its_mean_less_that_of_the_others_of_its_state() -> None:
     # means .75, .25, 0; variances of the scores .25, .25, 0 (n - 1), over four rollouts each
-    found = worths_in_state(3, [[1, 1, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0]], judged=2)
+    found = worths_in_state(3, [[1, 1, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0]], wanted=2)
     first, second = found
     assert first is not None
     assert second is not None
@@ -26,12 +26,12 @@ def test_a_note_is_worth_its_mean_less_that_of_the_others_of_its_state() -> None
 
 
 def test_what_cannot_be_known_is_none() -> None:
-    assert worths_in_state(0, [[1.0]], judged=1) == [None]  # nothing beside it
-    missing, known = worths_in_state(0, [[], [1.0, 1.0], [0.0, 0.0]], judged=2)
+    assert worths_in_state(0, [[1.0]], wanted=1) == [None]  # nothing beside it
+    missing, known = worths_in_state(0, [[], [1.0, 1.0], [0.0, 0.0]], wanted=2)
     assert missing is None
     assert known is not None
     assert (known.worth, known.error, known.differs) == (1.0, 0.0, True)
-    alike, _ = worths_in_state(0, [[1.0, 1.0], [1.0, 1.0]], judged=2)
+    alike, _ = worths_in_state(0, [[1.0, 1.0], [1.0, 1.0]], wanted=2)
     assert alike is not None
     assert (alike.worth, alike.differs, alike.is_alike) == (0.0, False, True)
 

@@ -305,9 +305,9 @@ def diagnose(
         return
     if measured:
         raise UserError(f"--{next(iter(measured))} belongs to --true-advantage, which is not given")
+    from mempo.diagnose.render import screen as diagnosis_screen
     from mempo.diagnose.run import DiagnoseOptions, dump
     from mempo.diagnose.run import diagnose as run_diagnosis
-    from mempo.diagnose.table import diagnosis_table
 
     if steps != "all" and not (steps.isascii() and steps.isdigit() and int(steps) > 0):
         raise UserError(f"--steps {steps!r} is neither all nor a number from 1")
@@ -317,7 +317,7 @@ def diagnose(
         typer.echo(dump(report))
         return
     screen = console()
-    screen.print(diagnosis_table(report))
+    screen.print(diagnosis_screen(report))
     screen.print(f"figures, diagnosis.md and diagnosis.json are in {out or run / 'diagnosis'}", markup=False)
 
 
@@ -325,7 +325,7 @@ def _true_advantage(run: Path, step: str, measured: dict[str, Any], out: Path | 
     import json
 
     from mempo.diagnose.true_advantage import TrueAdvantageOptions, diagnose_truth
-    from mempo.diagnose.true_table import on_screen
+    from mempo.diagnose.true_table import screen as true_screen
 
     if measured.get("worth", "score") not in ("score", "share"):
         raise UserError(f"--worth {measured['worth']!r} is neither score nor share")
@@ -334,7 +334,7 @@ def _true_advantage(run: Path, step: str, measured: dict[str, Any], out: Path | 
     if as_json:
         typer.echo(json.dumps(report, ensure_ascii=False, indent=1))
         return
-    screen.print(on_screen(report))
+    screen.print(true_screen(report))
     where = f"true-advantage.md and true-advantage.json are in {out or run / 'diagnosis'}"
     screen.print(where, highlight=False, markup=False, soft_wrap=True)
 

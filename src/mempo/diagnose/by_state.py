@@ -1,7 +1,7 @@
 """Signals by state: notes and rollouts compared where they began with the very same prompt (GiGPO's anchor states).
 
-They tell what a note is worth better than any other signal on offer, and policies that were trained on them learned no
-better and sometimes worse (docs/results.md), so training has no setting for them. They are measured here, as a bound.
+They measure what a note is worth better than any other signal here, yet policies trained on them learned no better and
+sometimes worse (docs/results.md), so training has no setting for them. They are measured here as a bound.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def states_of_turns(trajectories: Sequence[Trajectory]) -> States:
 
 
 def outcome_by_state(scores: Sequence[float], states: States) -> list[dict[int, float]]:
-    """`[rollouts]{turn: A}`: the score less the mean score of the rollouts that passed the turn's state, each counted
-    once, over the std of the group; the group's mean where no other rollout passed it."""
+    """`[rollouts]{turn: A}`: the score less the mean score of the rollouts that reached the turn's state, each
+    counted once, over the std of the group; the group's mean where no other rollout reached it."""
     spread = float(np.std(scores, ddof=1)) + EPS if len(scores) > 1 else 1.0
     passed: dict[int, set[int]] = {}
     for i, by_turn in enumerate(states):

@@ -1,6 +1,7 @@
-"""What is healthy, and what to change when it is not: the rows of the table.
+"""The table of checks: what is measured, which values are healthy, what it means, and what to change when it is not.
 
-The bounds are rules of thumb, taken from toy runs and from what the measures mean; docs/diagnose.md says more on each.
+The thresholds are rules of thumb, taken from toy runs and from what the measures mean; docs/diagnose.md says more on
+each.
 """
 
 from __future__ import annotations
@@ -10,49 +11,40 @@ from dataclasses import dataclass
 from typing import Any
 
 Report = Mapping[str, Any]
-SHARE = "{:.0%}"
-MIN_COUNT = 8
+Advice = tuple[str, ...]
+"""Why it may be so, then what may help, the most likely first. Where a remedy names a setting with its value
+(`memory.pool=turn`), it is offered only to runs that have another value; of several settings the first decides."""
 
-
-@dataclass(frozen=True)
-class Advice:
-    """`why` it may be so, and what may help, the most likely first. Where a remedy names a setting with its value
-    (`memory.pool=turn`), it is offered only to runs that have another one; of several the first decides."""
-
-    why: str
-    remedies: tuple[str, ...]
+SHARE, PLAIN, SIGNED, FINE = "{:.0%}", "{:.2f}", "{:+.2f}", "{:+.3f}"
 
 
 @dataclass(frozen=True)
 class Check:
-    """One row. `path`: where the value stands in the report. Healthy: `low` <= value <= `high`; `below` and `above` are
-    for values that are not. `trend`: the value is shown as "start → end" of that curve. `count`: the path of how many
-    things it rests on; fewer than `MIN_COUNT` are too few to judge. `excused`: what makes a value outside the range
-    harmless. `matters`: whether the row has anything to say in this run."""
+    """One row. `path`: where the value is in the report. Healthy: `low` <= value <= `high`; `below` and `above` are for
+    values that are not. `healthy`: the range in words, where numbers do not say it. `trend`: the value is shown as
+    "start → end" of that curve. `count`: the path of how many things it rests on; fewer than `MIN_COUNT` are too few.
+    `excused`: what makes a value outside the range harmless. `matters`: whether the row applies to this run."""
 
     key: str
     label: str
     path: str
     meaning: str
+    form: str = PLAIN
     low: float | None = None
     high: float | None = None
     below: Advice | None = None
     above: Advice | None = None
-    form: str = "{:.2f}"
-    trend: str | None = None
     healthy: str = ""
+    trend: str | None = None
     count: str | None = None
     excused: Callable[[Report], bool] = lambda report: False
     matters: Callable[[Report], bool] = lambda report: True
 
     @property
     def range(self) -> str:
-        if self.healthy:
-            return self.healthy
         low, high = (None if bound is None else self.form.format(bound) for bound in (self.low, self.high))
-        if low is not None and high is not None:
-            return f"{low} to {high}"
-        return f"≥ {low}" if low is not None else f"≤ {high}"
+        both = f"{low} to {high}" if low is not None and high is not None else None
+        return self.healthy or both or (f"≥ {low}" if low is not None else f"≤ {high}")
 
 
 def _has_threshold(report: Report) -> bool:
@@ -68,359 +60,118 @@ def _score_is_high(report: Report) -> bool:
     return end is not None and end >= 0.9
 
 
-def _notes_vary(report: Report) -> bool:
-    variety = report["repetition"]["distinct_notes"]
-    return variety is not None and variety >= 0.05
+def _is_varied(report: Report) -> bool:
+    notes = report["variety"]["distinct_notes"]
+    return _score_is_high(report) or (notes is not None and notes >= 0.05)
 
 
-HOLD = "rl.loss.kl=k3 with rl.loss.kl_coef=0.001 holds the policy near where it started"
+HOLD = "rl.loss.kl=k3 with rl.loss.kl_coef=0.001 keeps the policy near where it started"
 WEAKER = (
     "memory.gate=when_group_varies pays for notes only where scores differ",
-    "memory.normalize_std=false blows small differences up no more",
+    "memory.normalize_std=false no longer scales small differences up",
     "lower memory.weight",
 )
-"""What is left when the signal itself is as it should be: let it weigh less."""
+"""What is left when the signal itself is as it should be: give it less weight."""
+NO_THRESHOLD, BY_TURN = "memory.threshold=none", "memory.pool=turn"
+PROBE, WEIGHT, LOWER_LR = "raise sft.probe_share", "raise memory.weight", "lower rl.optim.lr"
+FREE_LENGTH = "memory.length_penalty=0 makes long notes free"
+ALIKE = (HOLD, "a larger rl.loss.kl_coef", LOWER_LR)
 
-TRAINING = (
-    Check(
-        "score",
-        "score, start → end",
-        "trend.score.gain",
-        "outcome over training",
-        low=0.02,
-        below=Advice(
-            "nothing was learnt",
-            ("if it began at 0, train SFT longer or ask for fewer objectives", "if it fell, lower rl.optim.lr"),
-        ),
-        trend="score",
-        healthy="rises, or ≥ 0.9",
-        excused=_score_is_high,
-    ),
-    Check(
-        "format",
-        "format kept",
-        "format_ok",
-        "a broken format scores 0",
-        low=0.9,
-        below=Advice(
-            "see format/<rule> in metrics.jsonl",
-            ("more SFT", HOLD, "lower rl.optim.lr"),
-        ),
-        form=SHARE,
-    ),
-    Check(
-        "turns",
-        "turns, start → end",
-        "trend.turns.ratio",
-        "turns until the answer",
-        low=0.7,
-        high=1.5,
-        below=Advice("answering early escapes punished late notes", ("memory.pool=turn", *WEAKER)),
-        above=Advice("it searches to the limit", ("memory.threshold=none", "lower limits.max_turns")),
-        trend="turns",
-        healthy="× 0.7 to 1.5",
-    ),
-    Check(
-        "note_tokens",
-        "note tokens, start → end",
-        "trend.note_tokens.ratio",
-        "how long notes are",
-        low=0.5,
-        high=3.0,
-        below=Advice(
-            "read them: short notes may be good ones",
-            ("memory.threshold=none", "memory.pool=turn", "memory.length_penalty=0 makes long notes free"),
-        ),
-        above=Advice("long notes are free", ("raise memory.length_penalty", "a lower limits.max_note_tokens")),
-        trend="note_tokens",
-        healthy="× 0.5 to 3",
-    ),
+# fmt: off
+CHECKS: tuple[Check, ...] = (
+    # Training
+    Check("score", "score, start → end", "trend.score.gain", "outcome over training",
+          low=0.02, healthy="rises, or ≥ 0.9", trend="score", excused=_score_is_high,
+          below=("nothing was learned", "if it began at 0, train SFT longer or ask for fewer objectives",
+                 f"if it fell, {LOWER_LR}")),
+    Check("format", "format kept", "format_ok", "a broken format scores 0", SHARE,
+          low=0.9, below=("see format/<rule> in metrics.jsonl", "more SFT", HOLD, LOWER_LR)),
+    Check("turns", "turns, start → end", "trend.turns.ratio", "turns until the answer",
+          low=0.7, high=1.5, healthy="× 0.7 to 1.5", trend="turns",
+          below=("answering early avoids the penalty on late notes", BY_TURN, *WEAKER),
+          above=("it searches up to the limit", NO_THRESHOLD, "lower limits.max_turns")),
+    Check("note_tokens", "note tokens, start → end", "trend.note_tokens.ratio", "how long notes are",
+          low=0.5, high=3.0, healthy="× 0.5 to 3", trend="note_tokens",
+          below=("read them: short notes may be good ones", NO_THRESHOLD, BY_TURN, FREE_LENGTH),
+          above=("long notes are free", "raise memory.length_penalty", "a lower limits.max_note_tokens")),
+    # Control: does the policy read the note?
+    Check("beats_other", "notes that beat another's", "control.beats_other", "P(note) > P(same length, other question)",
+          SHARE, low=0.8, count="control.notes",
+          below=("the probe does not read the notes", PROBE,
+                 "give memory.probe.thought the sentence that the model was trained with")),
+    Check("other_gain", "P(note) − P(other's note)", "control.other_gain", "what its content adds, length apart", FINE,
+          low=0.02, below=("short contexts alone predict the answer", PROBE,
+                           "memory.baseline=previous_note pays only for what a note adds")),
+    Check("empty_gain", "P(note) − P(empty note)", "control.empty_gain", "what a note adds to none", FINE,
+          low=0.02, below=("the answers are known without notes, or the notes hold none of them", "ask rarer facts",
+                           "read the notes: see the answers that notes hold")),
+    Check("history_gain", "P(note) − P(history)", "control.history_gain", "0: lossless; above: easier to read", FINE,
+          low=-0.1, below=("notes lose what the history holds", WEIGHT,
+                           "put more complete notes into SFT (sft.expert.lossless_share)")),
+    # Signal
+    Check("gold_kept_mem", "gold tokens kept, note", "gold_tokens.mem", "tokens past the threshold in P(mem)", SHARE,
+          low=0.9, matters=_has_threshold,
+          below=("the threshold hides the tokens that notes got wrong", f"{NO_THRESHOLD}, and watch p_mem_raw")),
+    Check("gold_kept_baseline", "gold tokens kept, baseline", "gold_tokens.baseline",
+          "tokens past the threshold in P(baseline)", SHARE, low=0.9, matters=_has_threshold,
+          below=("the two sides are means over different tokens", NO_THRESHOLD,
+                 "memory.threshold=both takes the same tokens on both sides")),
+    Check("silent", "notes without a reward", "gold_tokens.silent_share", "notes that could not be scored", SHARE,
+          high=0.05, above=("gold_tokens.silent in the JSON has the reasons", "too_long needs a larger window",
+                            f"empty_choice needs {NO_THRESHOLD}")),
+    Check("drift", "drift of advantages over turns", "drift.given", "highest less lowest mean of a turn",
+          high=0.3, above=("the signal rewards early or late turns, not notes", BY_TURN, *WEAKER)),
+    Check("memory_share", "memory's share of advantages", "advantages.memory_share", "part of all |A| that notes get",
+          SHARE, low=0.05, high=0.7, matters=_pays_for_notes,
+          below=("notes hardly count beside the outcome", WEIGHT),
+          above=("notes count more than the outcome", *WEAKER)),
+    Check("memory_only", "groups where only notes pay", "advantages.memory_only", "equal scores: only the dense signal",
+          SHARE, high=0.6, matters=_pays_for_notes,
+          above=("scores do not differ", "mix data.objectives", "reward.score=mean_em pays for every part",
+                 "more rl.rollouts_per_question", "memory.gate=when_group_varies")),
+    Check("r_completeness", "r with completeness", "correlation.completeness",
+          "does r rank notes by answers they hold?", SIGNED, low=0.2, count="correlation.completeness_notes",
+          below=("r does not pay for complete notes", NO_THRESHOLD, "memory.baseline=none", "see the control rows",
+                 "lower memory.weight until then")),
+    Check("complete_punished", "complete notes punished", "correlation.complete_punished",
+          "negative advantage beside lesser notes", SHARE, high=0.25,
+          above=("the best notes get negative advantages", BY_TURN, NO_THRESHOLD, "memory.baseline=none", *WEAKER)),
+    Check("alike", "advantages for wording alone", "correlation.alike_share", "paid where notes hold equally much",
+          SHARE, high=0.7, above=("there is little left to learn from it", "stop", *WEAKER)),
+    Check("r_outcome", "r with the outcome", "correlation.outcome", "do notes of good rollouts have a higher r?",
+          SIGNED, low=-0.1, count="correlation.outcome_notes",
+          below=("r works against the outcome", NO_THRESHOLD, "see the control rows", *WEAKER)),
+    Check("r_length", "r with note length", "correlation.length_alike", "among notes that hold equally much", SIGNED,
+          low=-0.5, high=0.5, count="correlation.length_alike_notes",
+          below=("short notes are paid for", "see the answers that notes hold", FREE_LENGTH),
+          above=("long notes are paid for", "raise memory.length_penalty", "memory.reward=compression")),
+    # Notes
+    Check("unheld", "facts that no tool said", "notes.unheld", "names and values from nowhere", SHARE,
+          high=0.1, count="notes.facts",
+          above=("notes invent or garble: read the examples in diagnosis.md", HOLD, "more SFT", "lower memory.weight")),
+    Check("gold_kept_notes", "seen answers that notes hold", "notes.gold_kept",
+          "of the answers that tools showed so far", SHARE, low=0.8, count="notes.gold_seen",
+          below=("notes drop what was found", WEIGHT, "raise sft.expert.lossless_share")),
+    Check("gold_lost", "answers noted, lost again", "notes.gold_lost", "an earlier note held them, this one not", SHARE,
+          high=0.1, count="notes.gold_noted_before",
+          above=("notes forget along the way", "memory.baseline=previous_note charges for the loss",
+                 "raise memory.lookahead.k", WEIGHT)),
+    Check("copies", "copies of the last note", "notes.copies", "notes equal to the one before", SHARE, high=0.3,
+          above=("copying is rewarded", "memory.baseline=previous_note pays only for what a note adds",
+                 "lower memory.weight")),
+    Check("templates", "notes shared by questions", "notes.templates", "word for word in another question too", SHARE,
+          high=0.2, above=("one note for all questions: see the control rows", HOLD, "lower memory.weight", LOWER_LR)),
+    Check("distinct_notes", "variety of notes in a group", "variety.distinct_notes",
+          "0: last notes all alike; fine at score ≥ 0.9", low=0.05, excused=_score_is_high,
+          below=("rollouts are alike, so nothing sets them apart", *ALIKE)),
+    Check("distinct_queries", "variety of searches in a group", "variety.distinct_queries",
+          "0: queries all alike; fine if notes vary", low=0.05, excused=_is_varied,
+          below=("all rollouts do and note the same", *ALIKE)),
+    Check("shared_queries", "queries shared by questions", "variety.shared_queries",
+          "asked for a question that lacks them", SHARE, high=0.3,
+          above=("one query for all questions: look at the format and the tools", "more SFT", HOLD)),
+    Check("compression", "compression of notes", "variety.compression_across",
+          "zlib, one a question, over the questions'", high=2.0, count="rollouts.groups",
+          above=("notes say the same about everything", "see the notes shared by questions", "read the examples")),
 )
-CONTROL = (
-    Check(
-        "beats_other",
-        "notes that beat another's",
-        "control.beats_other",
-        "P(note) > P(same length, other question)",
-        low=0.8,
-        below=Advice(
-            "the probe does not read the notes",
-            ("raise sft.probe_share", "give memory.probe.thought the sentence that the model was trained with"),
-        ),
-        form=SHARE,
-        count="control.notes",
-    ),
-    Check(
-        "other_gain",
-        "P(note) − P(other's note)",
-        "control.other_gain",
-        "what its content adds, length apart",
-        low=0.02,
-        below=Advice(
-            "short contexts alone predict the answer",
-            ("raise sft.probe_share", "memory.baseline=previous_note pays only for what a note adds"),
-        ),
-        form="{:+.3f}",
-    ),
-    Check(
-        "empty_gain",
-        "P(note) − P(empty note)",
-        "control.empty_gain",
-        "what a note adds to none",
-        low=0.02,
-        below=Advice(
-            "the answers are known without notes, or the notes hold none of them",
-            ("ask rarer facts", "read the notes: see the answers that notes hold"),
-        ),
-        form="{:+.3f}",
-    ),
-    Check(
-        "history_gain",
-        "P(note) − P(history)",
-        "control.history_gain",
-        "0: lossless; above: easier to read",
-        low=-0.1,
-        below=Advice(
-            "notes lose what the history holds",
-            ("raise memory.weight", "put more complete notes into SFT (sft.expert.lossless_share)"),
-        ),
-        form="{:+.3f}",
-    ),
-)
-SIGNAL = (
-    Check(
-        "gold_kept_mem",
-        "gold tokens kept, note",
-        "gold_kept.mem",
-        "tokens past the threshold in P(mem)",
-        low=0.9,
-        below=Advice(
-            "the threshold hides the tokens that notes got wrong", ("memory.threshold=none, and watch p_mem_raw",)
-        ),
-        form=SHARE,
-        matters=_has_threshold,
-    ),
-    Check(
-        "gold_kept_base",
-        "gold tokens kept, baseline",
-        "gold_kept.base",
-        "tokens past the threshold in P(base)",
-        low=0.9,
-        below=Advice(
-            "the sides are means over different tokens",
-            ("memory.threshold=none", "memory.threshold=both takes the same tokens of either side"),
-        ),
-        form=SHARE,
-        matters=_has_threshold,
-    ),
-    Check(
-        "silent",
-        "notes without a reward",
-        "gold_kept.silent_share",
-        "notes that could not be judged",
-        high=0.05,
-        above=Advice(
-            "gold_kept.silent in the JSON has the reasons",
-            ("too_long wants a larger window", "empty_choice wants memory.threshold=none"),
-        ),
-        form=SHARE,
-    ),
-    Check(
-        "drift",
-        "drift of credit over turns",
-        "drift.given",
-        "highest less lowest mean credit of a turn",
-        high=0.3,
-        above=Advice("the signal praises early or late turns, not notes", ("memory.pool=turn", *WEAKER)),
-    ),
-    Check(
-        "memory_share",
-        "memory's share of credit",
-        "credit.memory_share",
-        "part of all |credit| paid for notes",
-        low=0.05,
-        high=0.7,
-        below=Advice("notes hardly count beside the outcome", ("raise memory.weight",)),
-        above=Advice("notes count more than the outcome", WEAKER),
-        form=SHARE,
-        matters=_pays_for_notes,
-    ),
-    Check(
-        "memory_only",
-        "groups where only notes pay",
-        "credit.memory_only",
-        "equal scores: only the dense signal",
-        high=0.6,
-        above=Advice(
-            "scores do not differ",
-            (
-                "mix data.objectives",
-                "reward.score=mean_em pays for every part",
-                "more rl.rollouts_per_question",
-                "memory.gate=when_group_varies",
-            ),
-        ),
-        form=SHARE,
-        matters=_pays_for_notes,
-    ),
-    Check(
-        "r_completeness",
-        "r with completeness",
-        "correlation.completeness",
-        "does r rank notes by answers they hold?",
-        low=0.2,
-        below=Advice(
-            "r does not pay complete notes",
-            ("memory.threshold=none", "memory.baseline=none", "see the control rows", "lower memory.weight till then"),
-        ),
-        form="{:+.2f}",
-        count="correlation.completeness_notes",
-    ),
-    Check(
-        "complete_punished",
-        "complete notes punished",
-        "correlation.complete_punished",
-        "negative credit beside lesser notes",
-        high=0.25,
-        above=Advice(
-            "the best notes lose credit",
-            ("memory.pool=turn", "memory.threshold=none", "memory.baseline=none", *WEAKER),
-        ),
-        form=SHARE,
-    ),
-    Check(
-        "alike",
-        "credit for wording alone",
-        "correlation.alike_share",
-        "paid where notes hold equally much",
-        high=0.7,
-        above=Advice("little is left to learn by it", ("stop", *WEAKER)),
-        form=SHARE,
-    ),
-    Check(
-        "r_outcome",
-        "r with the outcome",
-        "correlation.outcome",
-        "do notes of good rollouts have a higher r?",
-        low=-0.1,
-        below=Advice("r works against the outcome", ("memory.threshold=none", "see the control rows", *WEAKER)),
-        form="{:+.2f}",
-        count="correlation.outcome_notes",
-    ),
-    Check(
-        "r_length",
-        "r with note length",
-        "correlation.length_alike",
-        "among notes that hold equally much",
-        low=-0.5,
-        high=0.5,
-        below=Advice(
-            "brevity is paid", ("see the answers that notes hold", "memory.length_penalty=0 makes long notes free")
-        ),
-        above=Advice("length is paid", ("raise memory.length_penalty", "memory.reward=compression")),
-        form="{:+.2f}",
-        count="correlation.length_alike_notes",
-    ),
-)
-NOTES = (
-    Check(
-        "unheld",
-        "facts that no tool said",
-        "faithfulness.unheld",
-        "names and values from nowhere",
-        high=0.1,
-        above=Advice(
-            "notes invent or garble: read the examples in diagnosis.md",
-            (HOLD, "more SFT", "lower memory.weight"),
-        ),
-        form=SHARE,
-        count="faithfulness.facts",
-    ),
-    Check(
-        "gold_kept_notes",
-        "seen answers that notes hold",
-        "faithfulness.gold_kept",
-        "of the answers that tools showed so far",
-        low=0.8,
-        below=Advice("notes drop what was found", ("raise memory.weight", "raise sft.expert.lossless_share")),
-        form=SHARE,
-        count="faithfulness.gold_seen",
-    ),
-    Check(
-        "gold_lost",
-        "answers noted, lost again",
-        "faithfulness.gold_lost",
-        "an earlier note held them, this one not",
-        high=0.1,
-        above=Advice(
-            "notes forget on the way",
-            ("memory.baseline=previous_note charges for the loss", "raise memory.lookahead.k", "raise memory.weight"),
-        ),
-        form=SHARE,
-        count="faithfulness.gold_noted_before",
-    ),
-    Check(
-        "copies",
-        "copies of the last note",
-        "repetition.copies",
-        "notes equal to the one before",
-        high=0.3,
-        above=Advice(
-            "copying earns credit",
-            ("memory.baseline=previous_note pays only for what a note adds", "lower memory.weight"),
-        ),
-        form=SHARE,
-    ),
-    Check(
-        "templates",
-        "notes shared by questions",
-        "repetition.templates",
-        "word for word in another question too",
-        high=0.2,
-        above=Advice(
-            "one note for all questions: see the control rows",
-            (HOLD, "lower memory.weight", "lower rl.optim.lr"),
-        ),
-        form=SHARE,
-    ),
-    Check(
-        "distinct_notes",
-        "variety of notes in a group",
-        "repetition.distinct_notes",
-        "0: last notes all alike; fine at score ≥ 0.9",
-        low=0.05,
-        below=Advice(
-            "rollouts are alike, so nothing tells them apart",
-            (HOLD, "a larger rl.loss.kl_coef", "lower rl.optim.lr"),
-        ),
-        excused=_score_is_high,
-    ),
-    Check(
-        "distinct_queries",
-        "variety of searches in a group",
-        "repetition.distinct_queries",
-        "0: queries all alike; fine if notes vary",
-        low=0.05,
-        below=Advice("all rollouts do and note the same", (HOLD, "a larger rl.loss.kl_coef", "lower rl.optim.lr")),
-        excused=lambda report: _notes_vary(report) or _score_is_high(report),
-    ),
-    Check(
-        "shared_queries",
-        "queries shared by questions",
-        "repetition.shared_queries",
-        "asked elsewhere without cause",
-        high=0.3,
-        above=Advice("one query for all questions: look at the format and the tools", ("more SFT", HOLD)),
-        form=SHARE,
-    ),
-    Check(
-        "compression",
-        "compression of notes",
-        "repetition.compression_across",
-        "zlib, one a question, over the questions'",
-        high=2.0,
-        above=Advice("notes say the same of everything", ("see the notes shared by questions", "read the examples")),
-        count="rollouts.groups",
-    ),
-)
-CHECKS: tuple[Check, ...] = (*TRAINING, *CONTROL, *SIGNAL, *NOTES)
+# fmt: on

@@ -1,20 +1,21 @@
 """The short-context control: is the note worth something, or is a short context?
 
-A gold answer is easier to predict from a short context than from a long one, whatever it says. So the policy is asked
-four times about every note:
+A gold answer is easier to predict from a short context than from a long one, whatever the context says. So the policy
+scores it four times for every note:
 
     note      [system, question][note]
     other     [system, question][a note of about the same length, taken from another question]
     empty     [system, question]<mem></mem>
     history   [system, question] and every turn before the note
 
-A note that is read separates from `other`; one that loses nothing comes near `history`. P is without threshold.
+A note that the policy reads has a higher P than `other`; one that loses nothing comes near `history`. P is without
+threshold.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mempo.config.rewards import MemorySettings, ProbeSettings
@@ -35,7 +36,8 @@ CONTEXTS = ("note", "other", "empty", "history")
 
 @dataclass(frozen=True)
 class ControlNote:
-    """P of one note in each context of `CONTEXTS`; `turn` counts from 1. `other` None: no other question has a note."""
+    """P of one note in each context of `CONTEXTS`; `turn` counts from 1. `other` None: no other question has a suitable
+    note."""
 
     question_id: str
     turn: int
@@ -45,28 +47,6 @@ class ControlNote:
     history: float
     note_tokens: int
     other_tokens: int | None
-
-
-@dataclass(frozen=True)
-class Control:
-    """Means of P over `notes` notes. `*_gain`: P(note) less P(that context), over the notes that have it; `*_gain_se`:
-    its standard error over questions. `beats_other`: the share of notes with P(note) > P(other). `other_tokens_off`:
-    mean |difference of lengths|. `left_out`: notes that could not be asked about."""
-
-    notes: int
-    left_out: int
-    note: float | None
-    other: float | None
-    empty: float | None
-    history: float | None
-    other_gain: float | None
-    other_gain_se: float | None
-    empty_gain: float | None
-    empty_gain_se: float | None
-    history_gain: float | None
-    history_gain_se: float | None
-    beats_other: float | None
-    other_tokens_off: float | None
 
 
 def ask(
@@ -79,8 +59,8 @@ def ask(
     window: int | None = None,
 ) -> tuple[list[ControlNote], int]:
     """P of at most `notes` notes, spread evenly over the batch, and how many of those were left out: the question has
-    no gold to predict, the saved reward was about a target of another length than the rollout file tells, or a context
-    outgrows the `window`. `trajectories` belong to `batch.rollouts`."""
+    no gold to predict, the saved reward was for a target of another length than the one made here, or a context
+    is longer than the `window`. `trajectories` are those of `batch.rollouts`."""
     places = [
         (rollout, turn, trajectory)
         for rollout, trajectory in zip(batch.rollouts, trajectories, strict=True)
@@ -139,49 +119,37 @@ def ask(
     return found, len(chosen) - len(found)
 
 
-def control(notes: Sequence[ControlNote], left_out: int = 0) -> Control:
-    def gain(of: Callable[[ControlNote], float | None]) -> tuple[float | None, float | None]:
-        """Mean difference over notes, and its standard error with one mean a question: its notes are no
-        independent tries."""
+def control(notes: Sequence[ControlNote], left_out: int = 0) -> dict[str, float | int | None]:
+    """Means of P over the notes in each context. `*_gain`: P(note) less P in that context, over the notes that have it;
+    `*_gain_se`: its standard error with one mean a question, since notes of a question are not independent.
+    `beats_other`: the share of notes with P(note) > P(other). `other_tokens_off`: mean |difference of lengths|.
+    `left_out`: notes that could not be scored."""
+    found: dict[str, float | int | None] = {"notes": len(notes), "left_out": left_out, **_means(notes)}
+    for name in CONTEXTS[1:]:
         by_question: dict[str, list[float]] = {}
         for note in notes:
-            other = of(note)
-            if other is not None:
+            if (other := getattr(note, name)) is not None:
                 by_question.setdefault(note.question_id, []).append(note.note - other)
-        everything = [value for values in by_question.values() for value in values]
         spread_of_means = std([sum(values) / len(values) for values in by_question.values()])
-        error = None if spread_of_means is None else spread_of_means / math.sqrt(len(by_question))
-        return mean(everything), error
-
-    other_gain, other_se = gain(lambda n: n.other)
-    empty_gain, empty_se = gain(lambda n: n.empty)
-    history_gain, history_se = gain(lambda n: n.history)
-    return Control(
-        notes=len(notes),
-        left_out=left_out,
-        note=mean(n.note for n in notes),
-        other=mean(n.other for n in notes),
-        empty=mean(n.empty for n in notes),
-        history=mean(n.history for n in notes),
-        other_gain=other_gain,
-        other_gain_se=other_se,
-        empty_gain=empty_gain,
-        empty_gain_se=empty_se,
-        history_gain=history_gain,
-        history_gain_se=history_se,
-        beats_other=mean(float(n.note > n.other) for n in notes if n.other is not None),
-        other_tokens_off=mean(abs(n.note_tokens - n.other_tokens) for n in notes if n.other_tokens is not None),
-    )
+        found[f"{name}_gain"] = mean(value for values in by_question.values() for value in values)
+        found[f"{name}_gain_se"] = None if spread_of_means is None else spread_of_means / math.sqrt(len(by_question))
+    found["beats_other"] = mean(float(n.note > n.other) for n in notes if n.other is not None)
+    found["other_tokens_off"] = mean(abs(n.note_tokens - n.other_tokens) for n in notes if n.other_tokens is not None)
+    return found
 
 
-def control_by_turn(notes: Sequence[ControlNote]) -> list[dict[str, float | int | None]]:
-    """Mean P in each context by turn."""
-    rows: list[dict[str, float | int | None]] = []
+def control_by_turn(notes: Sequence[ControlNote]) -> dict[int, dict[str, float | int | None]]:
+    """`{turn: {now_notes, now_note, now_other, …}}`, to be laid beside what the run saved; "now" is the policy that is
+    asked, whatever policy made the rollouts."""
+    turns: dict[int, dict[str, float | int | None]] = {}
     for turn in sorted({note.turn for note in notes}):
         there = [note for note in notes if note.turn == turn]
-        means = {name: mean(getattr(note, name) for note in there) for name in CONTEXTS}
-        rows.append({"turn": turn, "notes": len(there), **means})
-    return rows
+        turns[turn] = {"now_notes": len(there), **{f"now_{name}": p for name, p in _means(there).items()}}
+    return turns
+
+
+def _means(notes: Sequence[ControlNote]) -> dict[str, float | None]:
+    return {name: mean(getattr(note, name) for note in notes) for name in CONTEXTS}
 
 
 def spread(count: int, wanted: int) -> list[int]:
@@ -193,7 +161,7 @@ _Donor = tuple[RolloutRecord, TurnRecord, Trajectory]
 
 
 class _Donors:
-    """Notes by length, to lend one of another question."""
+    """Notes by length, to find one of another question."""
 
     def __init__(self, places: Sequence[_Donor]) -> None:
         self._places = sorted(places, key=lambda place: place[1].note_tokens)

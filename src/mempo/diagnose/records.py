@@ -1,6 +1,6 @@
-"""Saved rollouts as the measures read them: texts, scores and credit, in groups of one question.
+"""Saved rollouts as a diagnosis reads them: texts, scores and advantages, in groups of one question.
 
-Rollouts that do not count (`measures.counts`) are counted and left out: they say nothing about the policy.
+Rollouts that do not count (`rollout_metrics.counts`) are counted and left out: they say nothing about the policy.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from mempo.train.advantages import group_advantages, note_slots
 
 @dataclass(frozen=True)
 class NoteSignal:
-    """What a run wrote down about a note, see `rewards.NoteScore`. `r` None: no signal, for `reason`. `p_base` is P
-    given the baseline's context, whichever it is. `advantage` None: the note got no credit."""
+    """What a run recorded about a note, see `rewards.NoteScore`. `r` None: no signal, for `reason`. `p_baseline`: P
+    given the baseline's context, whichever it is. `advantage` None: the note got none."""
 
     r: float | None
     p_mem: float | None = None
-    p_base: float | None = None
+    p_baseline: float | None = None
     p_mem_raw: float | None = None
     gold_tokens: int = 0
     kept_mem: int = 0
-    kept_base: int | None = None
+    kept_baseline: int | None = None
     reason: str | None = None
     advantage: float | None = None
 
@@ -37,7 +37,7 @@ class NoteSignal:
 @dataclass(frozen=True)
 class TurnRecord:
     """One turn. `note` None: no closed note. `query`: what a tool was asked. `observation`: what it said, as the policy
-    saw it. `note_slots`: how many of the `generated_tokens` carry the credit of the note."""
+    saw it. `note_slots`: how many of the `generated_tokens` carry the note's advantage."""
 
     index: int
     note: str | None = None
@@ -81,13 +81,13 @@ class RolloutRecord:
 @dataclass(frozen=True)
 class Batch:
     """Rollouts of one file. `groups` `[questions][rollouts]`; `errors` and `unscored`
-    are left out. `credit`: where advantages come from, `saved`, `recomputed` (the file is older than they are) or
-    `none` (an evaluation, or own credit that was not saved)."""
+    are left out. `advantages`: where they come from, `saved`, `recomputed` (the file does not hold them) or
+    `none` (an evaluation, or a function of the user's own whose advantages were not saved)."""
 
     name: str
     groups: tuple[tuple[RolloutRecord, ...], ...]
     errors: int = 0
-    credit: str = "saved"
+    advantages: str = "saved"
     unscored: int = 0
 
     @property
@@ -135,13 +135,13 @@ def grouped(question_ids: Sequence[str], size: int) -> list[range]:
     return [range(a, b) for a, b in zip(starts, [*starts[1:], len(question_ids)], strict=True)]
 
 
-def with_recomputed_credit(batch: Batch, credit: CreditSettings, memory: MemorySettings) -> Batch:
+def with_recomputed_advantages(batch: Batch, settings: CreditSettings, memory: MemorySettings) -> Batch:
     """The advantages that the settings give to the saved scores and rewards; none to a rollout without a score."""
     groups = []
     for group in batch.groups:
         scores = {i: rollout.score for i, rollout in enumerate(group) if rollout.score is not None}
         rewards = [{turn.index: turn.signal.r for turn in group[i].noted if turn.signal} for i in scores]
-        made = group_advantages(list(scores.values()), rewards, credit, memory)
+        made = group_advantages(list(scores.values()), rewards, settings, memory)
         outcome = dict(zip(scores, made.outcome, strict=True))
         by_turn = dict(zip(scores, made.memory, strict=True))
         groups.append(
@@ -149,15 +149,15 @@ def with_recomputed_credit(batch: Batch, credit: CreditSettings, memory: MemoryS
                 replace(
                     rollout,
                     advantage=outcome.get(i),
-                    turns=tuple(_credited(turn, by_turn.get(i, {})) for turn in rollout.turns),
+                    turns=tuple(_with_advantage(turn, by_turn.get(i, {})) for turn in rollout.turns),
                 )
                 for i, rollout in enumerate(group)
             )
         )
-    return replace(batch, groups=tuple(groups), credit="recomputed")
+    return replace(batch, groups=tuple(groups), advantages="recomputed")
 
 
-def _credited(turn: TurnRecord, by_turn: Mapping[int, float]) -> TurnRecord:
+def _with_advantage(turn: TurnRecord, by_turn: Mapping[int, float]) -> TurnRecord:
     if turn.signal is None:
         return turn
     return replace(turn, signal=replace(turn.signal, advantage=by_turn.get(turn.index)))
@@ -182,11 +182,11 @@ def _signal(note: Mapping[str, Any]) -> NoteSignal:
     return NoteSignal(
         r=note["r"],
         p_mem=note.get("p_mem"),
-        p_base=note.get("p_full"),
+        p_baseline=note.get("p_baseline", note.get("p_full")),  # older runs call it p_full, whatever the baseline was
         p_mem_raw=note.get("p_mem_raw"),
         gold_tokens=note.get("gold_tokens", 0),
         kept_mem=note.get("kept_mem", 0),
-        kept_base=note.get("kept_full"),
+        kept_baseline=note.get("kept_baseline", note.get("kept_full")),
         reason=note.get("reason"),
         advantage=note.get("advantage"),
     )

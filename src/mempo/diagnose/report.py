@@ -1,4 +1,4 @@
-"""The whole diagnosis as plain data: what `diagnosis.json` holds, and what table, text and figures are drawn from."""
+"""The whole diagnosis as plain data: what `diagnosis.json` holds, and what tables and figures are made from."""
 
 from __future__ import annotations
 
@@ -10,37 +10,30 @@ from typing import Any
 from mempo.config.base import leaves
 from mempo.config.rewards import MemorySettings
 from mempo.config.train import CreditSettings
-from mempo.diagnose.alarms import verdicts
-from mempo.diagnose.by_turn import by_turn, drift
 from mempo.diagnose.control import ControlNote, control, control_by_turn
-from mempo.diagnose.correlation import NotePoint, correlations, note_points
-from mempo.diagnose.credit_share import credit_share, gold_kept
-from mempo.diagnose.curves import curves, note_curve, trend
 from mempo.diagnose.examples import examples
-from mempo.diagnose.faithfulness import faith_of, faithfulness, faithfulness_by_turn
-from mempo.diagnose.numbers import finite, mean, ratio
+from mempo.diagnose.groups import advantage_shares, variety
+from mempo.diagnose.notes import Note, notes_of
+from mempo.diagnose.numbers import finite, mean
 from mempo.diagnose.records import Batch
-from mempo.diagnose.repetition import repetition, repetition_by_turn
+from mempo.diagnose.summary import by_turn, correlations, drift, gold_tokens, summary
+from mempo.diagnose.verdicts import verdicts
 
 TRENDS = ("score", "turns", "note_tokens")
-SHOWN_SETTINGS = (
-    "baseline",
-    "full_policy",
-    "threshold",
-    "reward",
-    "pool",
-    "min_pool",
-    "normalize_std",
-    "weight",
-    "gate",
+SETTINGS = ("baseline", "full_policy", "threshold", "reward", "pool", "min_pool", "normalize_std", "weight", "gate")
+NOTE_CURVES = ("novelty", "copies", "templates", "unheld", "gold_kept", "gold_lost")
+CURVES = (
+    *("score", "em", "format_ok", "turns", "searches", "note_tokens", "memory/p_mem_raw", "memory/r"),
+    *("advantages/memory_share", "advantages/memory_only_groups", "advantages/zero_spread_groups", "update/entropy"),
 )
+"""Metrics of RL steps that are drawn. Those of advantages may be saved as `credit/…`."""
 
 
 @dataclass(frozen=True)
 class Material:
-    """What a diagnosis is made of. `history`: `(step, batch)` of the saved steps that curves of notes are drawn from;
+    """What a diagnosis is made from. `history`: `(step, batch)` of the saved steps that curves of notes are drawn from;
     `control`: P in four contexts and how many notes were left out, None when no model was asked. `memory_signal`:
-    whether the run scored notes and paid for them."""
+    whether the run scored notes and paid for them. `settings`: the run's by dotted key, as far as they are known."""
 
     run: str
     batch: Batch
@@ -49,21 +42,20 @@ class Material:
     credit: CreditSettings
     history: Sequence[tuple[int, Batch]] = ()
     control: tuple[Sequence[ControlNote], int] | None = None
-    remarks: Sequence[str] = ()
+    warnings: Sequence[str] = ()
     memory_signal: bool = True
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """The run's settings by dotted key, as far as they are known."""
 
 
 def build_report(material: Material) -> dict[str, Any]:
     """Plain data without NaN: what is not known is None."""
     batch, memory = material.batch, material.memory
-    turns = by_turn(batch, memory.min_pool)
-    faith = faith_of(batch)
-    kept = gold_kept(batch)
-    points = note_points(batch, faith)
+    notes = notes_of(batch, memory.min_pool)
     over_steps = curves(material.metrics)
     lengths = [len(rollout.turns) for rollout in batch.rollouts]
+    asked, left_out = material.control or ((), 0)
+    now = control_by_turn(asked)
+    turns = by_turn(batch, notes)
     report: dict[str, Any] = {
         "run": material.run,
         "rollouts": {
@@ -72,13 +64,10 @@ def build_report(material: Material) -> dict[str, Any]:
             "rollouts": len(batch.rollouts),
             "notes": len(batch.noted),
             "errors_left_out": batch.errors,
-            "credit": batch.credit,
+            "advantages": batch.advantages,
         },
-        "settings": {
-            **{name: getattr(memory, name) for name in SHOWN_SETTINGS},
-            "memory_signal": material.memory_signal,
-        },
-        "remarks": list(material.remarks),
+        "settings": {name: getattr(memory, name) for name in SETTINGS} | {"memory_signal": material.memory_signal},
+        "warnings": list(material.warnings),
         "score": mean(rollout.score for rollout in batch.rollouts),
         "em": mean(rollout.em for rollout in batch.rollouts),
         "format_ok": mean(None if r.format_ok is None else float(r.format_ok) for r in batch.rollouts),
@@ -86,42 +75,73 @@ def build_report(material: Material) -> dict[str, Any]:
             "mean": mean(lengths),
             "rollouts_by_turns": {str(n): count for n, count in sorted(Counter(lengths).items())},
         },
-        "trend": {name: _trend(over_steps.get(name, [])) for name in TRENDS},
-        "by_turn": [asdict(turn) for turn in turns],
+        "trend": {name: trend(over_steps.get(name, [])) for name in TRENDS},
+        "notes": summary(notes),
+        "by_turn": [turn | now.get(turn["turn"], {}) for turn in turns],
         "drift": {
-            "question": drift(turns, lambda t: t.credit_question),
-            "turn": drift(turns, lambda t: t.credit_turn),
-            "given": drift(turns, lambda t: t.credit),
+            name: drift(turns, column)
+            for name, column in (
+                ("question", "advantage_question"),
+                ("turn", "advantage_turn"),
+                ("given", "advantage"),
+            )
         },
-        "credit": asdict(credit_share(batch)),
-        "gold_kept": {**asdict(kept), "silent_share": ratio(sum(kept.silent.values()), kept.notes)},
-        "correlation": asdict(correlations(points)),
-        "faithfulness": {**asdict(faithfulness(faith)), "by_turn": faithfulness_by_turn(faith)},
-        "repetition": {**asdict(repetition(batch)), "by_turn": [asdict(t) for t in repetition_by_turn(batch)]},
-        "control": None,
+        "advantages": advantage_shares(batch),
+        "gold_tokens": gold_tokens(notes),
+        "correlation": correlations(notes),
+        "variety": variety(batch),
+        "control": None if material.control is None else control(asked, left_out),
         "curves": over_steps,
-        "note_curves": [note_curve(step, saved) for step, saved in material.history],
-        "examples": [asdict(example) for example in examples(batch, faith)],
+        "note_curves": [_note_curve(step, saved) for step, saved in material.history],
+        "examples": examples(notes),
     }
-    if material.control is not None:
-        notes, left_out = material.control
-        report["control"] = {**asdict(control(notes, left_out)), "by_turn": control_by_turn(notes)}
     settings = {**material.settings, **dict(leaves(memory.model_dump(mode="json"), "memory."))}
     report["checks"] = [asdict(verdict) for verdict in verdicts(report, settings)]
-    report["points"] = [_point(point) for point in points]
+    report["points"] = [_point(note) for note in notes if note.signal.r is not None]
     return finite(report)
 
 
-def _trend(values: Sequence[float | None]) -> dict[str, float | None]:
-    found = trend(values)
-    known = found.start is not None and found.end is not None
+def curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+    """`{metric: [steps]}` of the RL stage, with `step`; None where a step did not report it."""
+    lines = [line for line in metrics if line.get("stage") == "rl"]
+    found = {name: [_number(_metric(line, name)) for line in lines] for name in CURVES}
+    kept = {name: values for name, values in found.items() if any(v is not None for v in values)}
+    return {"step": [_number(line.get("step")) for line in lines], **kept}
+
+
+def trend(values: Sequence[float | None]) -> dict[str, float | None]:
+    """Means over the first and the last tenth of the steps (at least one step each); `gain` needs two steps."""
+    share = max(len(values) // 10, 1)
+    start, end = mean(values[:share]), mean(values[-share:])
     return {
-        "start": found.start,
-        "end": found.end,
-        "ratio": found.ratio,
-        "gain": (found.end or 0.0) - (found.start or 0.0) if known and len(values) > 1 else None,
+        "start": start,
+        "end": end,
+        "ratio": end / start if start and end is not None else None,
+        "gain": None if start is None or end is None or len(values) < 2 else end - start,
     }
 
 
-def _point(point: NotePoint) -> dict[str, Any]:
-    return {**asdict(point), "pool": f"{point.pool[0]}/{point.pool[1] + 1}"}
+def _metric(line: Mapping[str, Any], name: str) -> Any:
+    return line.get(name, line.get(name.replace("advantages/", "credit/")))
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _note_curve(step: int, batch: Batch) -> dict[str, float | int | None]:
+    """Measures of the texts of one saved step."""
+    notes = summary(notes_of(batch))
+    return {"step": step, **{name: notes[name] for name in NOTE_CURVES}, **variety(batch)}
+
+
+def _point(note: Note) -> dict[str, Any]:
+    """What r is compared with, note by note."""
+    return {
+        "pool": f"{note.group}/{note.turn}",
+        "r": note.signal.r,
+        "advantage": note.signal.advantage,
+        "score": note.rollout.score,
+        "note_tokens": note.record.note_tokens,
+        "completeness": note.completeness,
+    }

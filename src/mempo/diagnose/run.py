@@ -14,8 +14,8 @@ from mempo.config.base import is_import_path, leaves
 from mempo.diagnose.control import ControlNote, ask, spread
 from mempo.diagnose.figures import save_figures
 from mempo.diagnose.numbers import finite
-from mempo.diagnose.page import page
-from mempo.diagnose.records import Batch, batch_of, with_recomputed_credit
+from mempo.diagnose.records import Batch, batch_of, with_recomputed_advantages
+from mempo.diagnose.render import page
 from mempo.diagnose.report import Material, build_report
 from mempo.engine.model import load_codec, load_policy
 from mempo.engine.scorer import LocalScorer
@@ -65,16 +65,16 @@ def diagnose(run: Path, options: DiagnoseOptions | None = None) -> dict[str, Any
     """
     options = options or DiagnoseOptions()
     if not exists(run / "config.yaml"):
-        raise UserError(f"{run} is no run folder (no config.yaml); give the output folder of mempo train")
+        raise UserError(f"{run} is not a run folder (no config.yaml); give the output folder of mempo train")
     out = options.out or run / "diagnosis"
     refuse_taken(out, ("diagnosis.json", "diagnosis.md"), "diagnosis", _MADE_BY, options.force, _of_earlier_release)
     config = resolve(str(run), options.overrides).config
     name = _chosen(run, options.step)
     model = _model(run, config)
     codec = load_codec(str(model))
-    metrics = _metrics(run)
+    metrics = finite(RunFolder(run).metrics())
     reader = _Reader(run, config, codec, _grammar(config))
-    batch, trajectories, remarks = reader.read(name)
+    batch, trajectories, warnings = reader.read(name)
     if not batch.rollouts:
         raise UserError(
             f"no rollout of {name} counts ({counted(batch.errors, 'rollout')} failed for infrastructure reasons, "
@@ -82,15 +82,15 @@ def diagnose(run: Path, options: DiagnoseOptions | None = None) -> dict[str, Any
         )
     if not batch.noted:
         why = "agent.notes is forbidden" if config.agent.notes == "forbidden" else "no turn after the first wrote one"
-        raise UserError(f"the {len(batch.rollouts)} rollouts of {name} hold no notes to diagnose ({why})")
+        raise UserError(f"the {len(batch.rollouts)} rollouts of {name} have no notes to diagnose ({why})")
     if not config.rl.memory_signal:
-        remarks.append("rl.memory_signal is false: notes were not scored and earned nothing in this run")
+        warnings.append("rl.memory_signal is false: notes were not scored and got no advantages in this run")
     control = None
     if options.use_model:
         control = _ask(model, config, codec, batch, trajectories, options.notes)
-        remarks += _older(run, name, model, metrics)
+        warnings += _other_policy(run, name, model, metrics)
     else:
-        remarks.append("the policy was not asked (--no-model): no control, no P(history)")
+        warnings.append("the policy was not asked (--no-model): no control, no P(history)")
     material = Material(
         run=run.absolute().name,
         batch=batch,
@@ -102,7 +102,7 @@ def diagnose(run: Path, options: DiagnoseOptions | None = None) -> dict[str, Any
             for step in _spread(saved_steps(run), options.steps)
         ],
         control=control,
-        remarks=remarks,
+        warnings=warnings,
         memory_signal=config.rl.memory_signal,
         settings=dict(leaves(config.model_dump(mode="json"))),
     )
@@ -115,7 +115,7 @@ def diagnose(run: Path, options: DiagnoseOptions | None = None) -> dict[str, Any
 
 
 def _of_earlier_release(out: Path) -> list[str]:
-    """The files of a diagnosis that kept no record of them."""
+    """The files of a diagnosis by a release that kept no record of them."""
     try:
         report = json.loads((out / "diagnosis.json").read_text("utf-8"))
         figures = [figure[kind] for figure in report["figures"] for kind in ("png", "svg")]
@@ -142,7 +142,7 @@ class _Reader:
     grammar: TurnGrammar
 
     def read(self, name: str) -> tuple[Batch, list[Trajectory], list[str]]:
-        """The batch of a rollout file, the trajectories of its rollouts that count, and what to remark."""
+        """The batch of a rollout file, the trajectories of its rollouts that count, and what to warn of."""
         config, file = self.config, self.run / "rollouts" / f"{name}.jsonl"
         is_rl = name not in _EVALUATIONS
         try:
@@ -155,23 +155,24 @@ class _Reader:
                 f"the rollouts {file} and their .tokens file cannot be read ({type(error).__name__}: {error}); choose "
                 "another --step"
             ) from error
-        remarks = []
+        warnings = []
         if not is_rl:
-            remarks.append("these are rollouts of an evaluation: there is no credit, and groups may be single rollouts")
-        elif batch.credit == "none" and config.credit.function:
-            remarks.append("the rollout file holds no advantages, and own credit is not computed again: no credit rows")
-        elif batch.credit == "none":
-            batch = with_recomputed_credit(batch, config.credit, config.memory)
-            remarks.append(
-                "the rollout file holds no advantages: they were computed again from scores and r, as the run's "
-                "settings say"
+            warnings.append(
+                "these are rollouts of an evaluation: without advantages, and groups may be single rollouts"
+            )
+        elif batch.advantages == "none" and config.credit.function:
+            warnings.append("the rollout file has no advantages, and those of credit.function are not computed again")
+        elif batch.advantages == "none":
+            batch = with_recomputed_advantages(batch, config.credit, config.memory)
+            warnings.append(
+                "the rollout file has no advantages: they were computed again from scores and r with the run's settings"
             )
         if batch.errors:
-            remarks.append(f"left out: {counted(batch.errors, 'rollout')} that failed for infrastructure reasons")
+            warnings.append(f"left out: {counted(batch.errors, 'rollout')} that failed for infrastructure reasons")
         if batch.unscored:
-            remarks.append(f"left out: {counted(batch.unscored, 'rollout')} without a score")
+            warnings.append(f"left out: {counted(batch.unscored, 'rollout')} without a score")
         sound = [t for t, line in zip(trajectories, lines, strict=True) if counts(line)]
-        return batch, sound, remarks
+        return batch, sound, warnings
 
 
 def _grammar(config: Config) -> TurnGrammar:
@@ -211,7 +212,7 @@ def _spread(steps: Sequence[int], count: int | None) -> list[int]:
 
 
 def _model(run: Path, config: Config) -> Path | str:
-    """Whose words the rollouts are: the final policy, the newest checkpoint, or what the run began with."""
+    """The policy to ask: the final one, the newest checkpoint, or what the run began with."""
     try:
         return final_model(run)
     except UserError:
@@ -229,12 +230,8 @@ def _ask(
     return ask(batch, trajectories, codec, LocalScorer(policy), config.memory.probe, notes, policy.window)
 
 
-def _metrics(run: Path) -> list[dict[str, Any]]:
-    return finite(RunFolder(run).metrics())
-
-
-def _older(run: Path, name: str, model: Path | str, metrics: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A remark where the policy that is asked is not the one that made the rollouts."""
+def _other_policy(run: Path, name: str, model: Path | str, metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A warning where the policy that is asked is not the one that made the rollouts."""
     if name in _EVALUATIONS:
         return []
     made = name.removeprefix("step-")

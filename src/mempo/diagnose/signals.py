@@ -1,4 +1,4 @@
-"""Every signal on offer, as what it would pay for the notes of a batch; training's own functions make the numbers."""
+"""Every signal there is, as what it would pay for the notes of a batch, computed by training's own functions."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ MEMORY: dict[str, dict[str, Any]] = {
     "against what was seen": {"baseline": "visible"},
     "against the last note": {"baseline": "previous_note"},
 }
-"""Memory signals by name, as settings of `memory.*`; the probe is the run's. None fades: that changes what all notes
-are paid alike."""
+"""Memory signals by name, as settings of `memory.*`; the probe is the run's. None fades: fading changes what all notes
+are paid by the same factor."""
 SUMS = (("outcome", "recommended"), ("outcome by state", "by state"))
 """Signals whose sum is one too."""
 
 
 class Remembering:
-    """A scorer that answers what it was asked before without asking again: most signals ask for the same P."""
+    """A scorer that keeps its answers: most signals ask for the same P."""
 
     def __init__(self, scorer: Scorer) -> None:
         self._scorer = scorer
@@ -53,7 +53,7 @@ def signals_of(
     scoring: Scoring, questions: Sequence[Question], trajectories: Sequence[Trajectory], group_size: int, scorer: Scorer
 ) -> dict[str, ByTurn]:
     """What each signal pays for the notes of `[questions × rollouts]`. The run's own settings, those of `scoring`, are
-    among the signals where they are none of those on offer."""
+    added where they are not among `MEMORY`."""
     remembering = Remembering(scorer)
 
     def advantages(
@@ -98,7 +98,7 @@ def signals_of(
 
 
 def _memory_signals(run: MemorySettings) -> dict[str, MemorySettings]:
-    """The memory signals on offer with the run's probe, and the run's own."""
+    """The signals of `MEMORY` with the run's probe, and the run's own."""
     on_offer = {}
     for name, keys in MEMORY.items():
         change = PRESETS[keys["preset"]].get("probe", {}) if "preset" in keys else {}

@@ -1,8 +1,8 @@
-"""`mempo diagnose --true-advantage`: how well does each signal tell what a note is worth?
+"""`mempo diagnose --true-advantage`: how well does each signal measure what a note is worth?
 
-The policy plays groups of rollouts, as a step of RL does. For some of their notes the state they were written in is
-taken up again: other notes are sampled there, and every note is played on from to the end, many times. What such
-rollouts score on average is what the note is worth, and every signal is set against that.
+The policy plays groups of rollouts, as a step of RL does. For some of their notes it returns to the state they were
+written in (`by_state`): other notes are sampled there, and from every note many rollouts continue to the end. Their
+mean score is what the note is worth, and every signal is compared with it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import random
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +20,9 @@ from typing import Any, Literal
 from rich.console import Console
 
 from mempo.config import Config, resolve
+from mempo.diagnose.by_state import states_of_turns
 from mempo.diagnose.numbers import finite
 from mempo.diagnose.signals import signals_of
-from mempo.diagnose.states import State, can_go_on, choose, states_of
 from mempo.diagnose.true_table import page
 from mempo.diagnose.worth import SignalQuality, Worth, ceiling, quality, worths_in_state
 from mempo.engine.model import load_codec, load_policy
@@ -51,8 +52,8 @@ MOST_IN_FLIGHT = 256
 class TrueAdvantageOptions:
     """`policy`: `last`, `start` (where SFT ended), an RL step, or the name of a checkpoint. `questions`, and `rollouts`
     of each (None: as in the run's RL), are what states and signals come from. `states` are looked at; in each `others`
-    notes beside a note, and `continuations` rollouts from every note. `worth`: what counts at their end, the run's
-    score or the share of objectives answered at whatever place."""
+    notes are compared with each, and `continuations` rollouts continue from every note. `worth`: what counts at their
+    end, the run's score or the share of objectives answered, at whatever place."""
 
     policy: str = "last"
     questions: int = 8
@@ -67,7 +68,7 @@ class TrueAdvantageOptions:
 
 @dataclass(frozen=True)
 class Instrument:
-    """A frozen policy at work, and how its rollouts are scored."""
+    """A frozen policy, and how its rollouts are scored."""
 
     agent: Agent
     sampler: Sampler
@@ -77,10 +78,23 @@ class Instrument:
 
 
 @dataclass(frozen=True)
+class NoteAt:
+    """A note by its place: rollout in the batch, turn counted from 0."""
+
+    rollout: int
+    turn: int
+
+
+State = Sequence[NoteAt]
+"""Notes that were written in one state, at most as many as are compared."""
+
+
+@dataclass(frozen=True)
 class Measured:
-    """`signals`: best first. `states`, `notes`: that were judged; `found`: states that the rollouts passed with a note,
-    `siblings` and `continuations`: sampled for them. `unknown`: notes chosen that could not be judged. `ceiling`: about
-    the largest correlation there could be. `differing`, `alike`: notes that made a difference, and that made none."""
+    """`signals`: best first. `states`, `notes`: that were measured; `found`: states in which the rollouts wrote a note;
+    `siblings` and `continuations`: sampled for them. `unknown`: notes chosen that could not be measured. `ceiling`:
+    about the largest correlation there could be. `differing`, `alike`: notes that made a difference, and that
+    made none."""
 
     signals: list[SignalQuality]
     worths: list[Worth]
@@ -101,10 +115,10 @@ def diagnose_truth(run: Path, options: TrueAdvantageOptions, console: Console | 
     """Measure the signals of a run and write `true-advantage.json` and `.md`; returns the report.
 
     Raises:
-        UserError: no run, no such policy, or rollouts that hold no notes to judge.
+        UserError: no run, no such policy, or rollouts that have no notes to measure.
     """
     if not (run / "config.yaml").is_file():
-        raise UserError(f"{run} is no run folder (no config.yaml); give the output folder of mempo train")
+        raise UserError(f"{run} is not a run folder (no config.yaml); give the output folder of mempo train")
     config = resolve(str(run)).config
     model = policy_of(run, options.policy)
     with tempfile.TemporaryDirectory() as work_dir:
@@ -174,11 +188,11 @@ def measure(
     rollouts_each: int,
     say: Callable[[str], None] = lambda line: None,
 ) -> Measured:
-    """The whole of it, for `options.questions` of the questions with `rollouts_each` rollouts; `say` is told what
-    begins.
+    """Everything, for `options.questions` of the questions with `rollouts_each` rollouts; `say` gets a line for each
+    part that begins.
 
     Raises:
-        UserError: no note can be judged.
+        UserError: no note can be measured.
     """
     if rollouts_each < 2:
         raise UserError(f"signals compare rollouts of one question, so at least 2 are played, not {rollouts_each}")
@@ -190,29 +204,33 @@ def measure(
     trajectories = _played(instrument, jobs)
     outcomes = instrument.scoring.outcomes([job.question for job in jobs], trajectories)
     limit = instrument.agent.limits.max_turn_tokens
-    found = states_of(trajectories, [slot for slot, _ in slots], limit)
+    found = states_of(trajectories, rollouts_each, limit)
     states = choose(found, options.states, options.others + 1, seed)
     if not states:
         raise UserError(
-            f"the {len(trajectories)} rollouts hold no note to judge: no turn after the first wrote one and closed it"
+            f"the {len(trajectories)} rollouts have no note to measure: no turn after the first wrote one and closed it"
         )
     histories = [history_of(state, trajectories) for state in states]
-    siblings = _siblings(instrument, states, histories, options, seed)
+    places = [trajectories[state[0].rollout].turns[state[0].turn] for state in states]
+    lacking = [options.others + 1 - len(state) for state in states]
+    siblings = _siblings(instrument, places, histories, lacking, seed)
     beginnings = [
-        [*(_of_note(history, trajectories[note.rollout].turns[note.turn]) for note in state.notes), *more]
+        [*(_of_note(history, trajectories[note.rollout].turns[note.turn]) for note in state), *more]
         for state, history, more in zip(states, histories, siblings, strict=True)
     ]
     notes = sum(map(len, beginnings))
-    say(f"{len(states)} states of {len(found)}; {notes * options.continuations} rollouts go on from {notes} notes")
-    scores = _continued(instrument, [slots[state.notes[0].rollout][1] for state in states], beginnings, options, seed)
-    judged = [
+    say(f"{len(states)} states of {len(found)}; {notes * options.continuations} rollouts continue from {notes} notes")
+    scores = _continued(instrument, [slots[state[0].rollout][1] for state in states], beginnings, options, seed)
+    measured = [
         (note, worth)
         for number, state in enumerate(states)
-        for note, worth in zip(state.notes, worths_in_state(number, scores[number], len(state.notes)), strict=True)
+        for note, worth in zip(state, worths_in_state(number, scores[number], len(state)), strict=True)
     ]
-    known = [(note, worth) for note, worth in judged if worth is not None]
+    known = [(note, worth) for note, worth in measured if worth is not None]
     if not known:
-        raise UserError("no rollout that went on from a note could be scored; look at errors of tools and of the score")
+        raise UserError(
+            "no rollout that continued from a note could be scored; see the errors of tools and of the score"
+        )
     worths = [worth for _, worth in known]
     say("signals")
     signals = signals_of(
@@ -233,7 +251,7 @@ def measure(
         notes=len(known),
         siblings=sum(map(len, siblings)),
         continuations=sum(len(found) for state in scores for found in state),
-        unknown=len(judged) - len(known),
+        unknown=len(measured) - len(known),
         ceiling=ceiling(worths),
         differing=sum(worth.differs for worth in worths),
         alike=sum(worth.is_alike for worth in worths),
@@ -258,10 +276,41 @@ def _played(instrument: Instrument, jobs: Sequence[Job]) -> list[Trajectory]:
     return [done[i] for i in range(len(jobs))]
 
 
+def states_of(trajectories: Sequence[Trajectory], group_size: int, max_turn_tokens: int) -> list[tuple[NoteAt, ...]]:
+    """The notes of the second turn and later from which a rollout can continue, together those that were written in one
+    state of one group. `trajectories` `[questions × rollouts]`."""
+    found: dict[tuple[int, int], list[NoteAt]] = {}
+    for first in range(0, len(trajectories), group_size):
+        group = trajectories[first : first + group_size]
+        for i, (trajectory, states) in enumerate(zip(group, states_of_turns(group), strict=True), first):
+            for turn in () if trajectory.is_error else trajectory.turns[1:]:
+                if can_continue(turn, max_turn_tokens):
+                    found.setdefault((first, states[turn.index]), []).append(NoteAt(i, turn.index))
+    return list(map(tuple, found.values()))
+
+
+def can_continue(turn: Turn, max_turn_tokens: int) -> bool:
+    """Whether a rollout can continue from the turn's note: it is closed and leaves room in the turn."""
+    if turn.note_ids is None or turn.note_span is None:
+        return False
+    return turn.note_span[1] - len(turn.forced_ids) < max_turn_tokens
+
+
+def choose(states: Sequence[tuple[NoteAt, ...]], count: int, notes_each: int, seed: str) -> list[tuple[NoteAt, ...]]:
+    """`count` states, each as likely as it has notes, and `notes_each` of the notes of each."""
+    every = [(number, note) for number, notes in enumerate(states) for note in notes]
+    random.Random(seed).shuffle(every)
+    chosen: dict[int, list[NoteAt]] = {}
+    for number, note in every:
+        if number in chosen or len(chosen) < count:
+            chosen.setdefault(number, []).append(note)
+    return [tuple(notes[:notes_each]) for notes in chosen.values()]
+
+
 def history_of(state: State, trajectories: Sequence[Trajectory]) -> tuple[Turn, ...]:
-    """The turns before the state, for all of its notes alike: of the rollouts that came there, those of the one which
-    broke the format least. A broken format of the past would make every rollout after it score 0, whatever the note."""
-    pasts = [trajectories[note.rollout].turns[: note.turn] for note in state.notes]
+    """The turns before the state, the same for all of its notes: of the rollouts that reached it, those of the one that
+    broke the format least. A rule broken earlier would make every rollout after it score 0, whatever the note."""
+    pasts = [trajectories[note.rollout].turns[: note.turn] for note in state]
 
     def broken(turns: Sequence[Turn]) -> int:
         found = format_violations([turn.parsed for turn in turns])
@@ -272,26 +321,25 @@ def history_of(state: State, trajectories: Sequence[Trajectory]) -> tuple[Turn, 
 
 def _of_note(history: tuple[Turn, ...], turn: Turn) -> Beginning:
     """A rollout up to the end of the note of `turn`, in the state that `history` leads to."""
-    assert turn.note_span is not None  # `can_go_on`
+    assert turn.note_span is not None  # `can_continue`
     return Beginning(history, turn.prompt_ids, turn.own_ids[: turn.note_span[1]])
 
 
 def _siblings(
     instrument: Instrument,
-    states: Sequence[State],
+    places: Sequence[Turn],
     histories: Sequence[tuple[Turn, ...]],
-    options: TrueAdvantageOptions,
+    lacking: Sequence[int],
     seed: str,
 ) -> list[list[Beginning]]:
-    """`[states][notes]`: notes sampled in each state, so that every judged one has `others` beside it. Samples that
-    close no note are left out."""
+    """`[states][notes]`: so many notes sampled in each state as it is `lacking`. `places`: a turn that was written in
+    each state. Samples that close no note are left out."""
     agent, decoding = instrument.agent, instrument.decoding
     limits = agent.limits
-    wanted = [(s, n) for s, state in enumerate(states) for n in range(options.others + 1 - len(state.notes))]
+    wanted = [(s, n) for s, count in enumerate(lacking) for n in range(count)]
 
     def sampling(s: int, n: int) -> SamplingParams:
-        _, prompt_ids, forced_ids = states[s].key
-        room = limits.max_context_tokens - len(prompt_ids) - len(forced_ids)
+        room = limits.max_context_tokens - len(places[s].prompt_ids) - len(places[s].forced_ids)
         return SamplingParams(
             max_new_tokens=max(1, min(limits.max_turn_tokens, room)),
             temperature=decoding.temperature,
@@ -300,9 +348,8 @@ def _siblings(
         )
 
     async def one(s: int, n: int) -> Generation | None:
-        _, prompt_ids, forced_ids = states[s].key
         try:
-            return await instrument.sampler.generate(prompt_ids + forced_ids, sampling(s, n))
+            return await instrument.sampler.generate(places[s].prompt_ids + places[s].forced_ids, sampling(s, n))
         except SamplerError:
             return None
         finally:
@@ -310,7 +357,7 @@ def _siblings(
                 cohort.leave()
 
     cohort = instrument.sampler if isinstance(instrument.sampler, CohortSampler) else None
-    found: list[list[Beginning]] = [[] for _ in states]
+    found: list[list[Beginning]] = [[] for _ in places]
     for first in range(0, len(wanted), MOST_IN_FLIGHT):
         part = wanted[first : first + MOST_IN_FLIGHT]
         if cohort is not None:
@@ -319,10 +366,10 @@ def _siblings(
         for (s, _), generation in zip(part, made, strict=True):
             if generation is None:
                 continue
-            _, prompt_ids, forced_ids = states[s].key
-            index = len(histories[s])
-            turn = read_turn(agent, index, prompt_ids, forced_ids, generation, decoding.temperature or 1.0)
-            if can_go_on(turn, limits.max_turn_tokens):
+            place, index = places[s], len(histories[s])
+            temperature = decoding.temperature or 1.0
+            turn = read_turn(agent, index, place.prompt_ids, place.forced_ids, generation, temperature)
+            if can_continue(turn, limits.max_turn_tokens):
                 found[s].append(_of_note(histories[s], turn))
     return found
 
@@ -334,8 +381,8 @@ def _continued(
     options: TrueAdvantageOptions,
     seed: str,
 ) -> list[list[list[float]]]:
-    """`[states][notes][rollouts]`: what rollouts that go on from each note come to; `questions` `[states]`. Those that
-    cannot be scored are left out."""
+    """`[states][notes][rollouts]`: scores of the rollouts that continue from each note; `questions` `[states]`. Those
+    that cannot be scored are left out."""
     jobs = [
         (s, n, Job(questions[s], c, (seed, "on", s, n), beginning))
         for s, notes in enumerate(beginnings)

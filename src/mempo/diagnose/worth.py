@@ -1,9 +1,9 @@
-"""The true advantage of a note, from rollouts that were played on from it, and how well a signal tells it.
+"""The true advantage of a note, from rollouts that continue from it, and how well a signal measures it.
 
-    worth(note) = mean score of the rollouts that go on from it - mean of the same over the other notes of its state
+    worth(note) = mean score of the rollouts that continue from it - mean of the same over the other notes of its state
 
-Intervals are percentile bootstraps over states: notes of one state are compared with each other and are no independent
-tries.
+Intervals are percentile bootstraps over states: notes of one state are compared with each other, so they are not
+independent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DIFFERS, ALIKE = 2.0, 1.0
 
 @dataclass(frozen=True)
 class Worth:
-    """`state`: number of the state; `value`: mean score over all rollouts that went on from it, whatever the note.
+    """`state`: number of the state; `value`: mean score over all rollouts that continued from it, whatever the note.
     `error`: standard error of `worth`, from the spread of the scores; 0 where all scores of a note are equal."""
 
     state: int
@@ -38,14 +38,14 @@ class Worth:
         return abs(self.worth) <= ALIKE * self.error
 
 
-def worths_in_state(state: int, scores: Sequence[Sequence[float]], judged: int) -> list[Worth | None]:
-    """The worth of the first `judged` notes of a state. `scores` `[notes][rollouts]`, of all of its notes; those
+def worths_in_state(state: int, scores: Sequence[Sequence[float]], wanted: int) -> list[Worth | None]:
+    """The worth of the first `wanted` notes of a state. `scores` `[notes][rollouts]`, of all of its notes; those
     without any score are left out. None: not known, for a note without a score, or the only one with some."""
     means = {i: float(np.mean(one)) for i, one in enumerate(scores) if len(one)}
     variances = [float(np.var(one, ddof=1)) / len(one) if len(one) > 1 else 0.0 for one in scores]
     value = float(np.mean(list(means.values()))) if means else 0.0
     found: list[Worth | None] = []
-    for i in range(judged):
+    for i in range(wanted):
         others = [j for j in means if j != i]
         if i not in means or not others:
             found.append(None)
@@ -67,10 +67,10 @@ class Interval:
 
 @dataclass(frozen=True)
 class SignalQuality:
-    """How well a signal tells what notes are worth.
+    """How well a signal measures what notes are worth.
 
     `pearson`, `spearman`: correlation with the worth. `state_value`: correlation with the value of the state, which is
-    luck of what came before the note. `right_signs`, `wrong_signs`: shares among notes that made a difference (a signal
+    luck in what came before the note. `right_signs`, `wrong_signs`: shares among notes that made a difference (a signal
     of 0 is neither). `paid_differs`, `paid_alike`: mean |signal| of notes that made a difference, and of those that
     made none. `silent`: share of the notes to which the signal gives nothing.
     """

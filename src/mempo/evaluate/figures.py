@@ -1,7 +1,7 @@
 """The figures of a comparison, each as PNG and SVG, drawn without a display: quality against objectives, peak tokens
 against objectives, tokens against quality.
 
-Labels are drawn as plain text: `$` and backslashes in them are no formulas.
+Labels are drawn as plain text: `$` and backslashes in them are not formulas.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mempo.evaluate.compare import Report, Row
-from mempo.evaluate.plots import finish, new_figure, save_figure
+from mempo.evaluate.plots import COLOURS, finish, new_figure, save_figure
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")  # apart for colour-blind eyes
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 WIDTH_INCHES, HEIGHT_INCHES = 8.0, 4.2
 

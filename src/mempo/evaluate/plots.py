@@ -1,13 +1,13 @@
 """How figures look and how they are saved, for every report that draws some. Drawn without a display.
 
-Texts are drawn as they are: `$` and backslashes in them are no formulas.
+Texts are drawn as they are: `$` and backslashes in them are not formulas.
 """
 
 from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,9 @@ STYLE: dict[Any, Any] = {
 }
 DPI = 130
 KINDS = ("png", "svg")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
+"""Distinct for color-blind readers too."""
+GREY = COLOURS[-1]
 
 
 @contextmanager
@@ -55,3 +58,11 @@ def finish(axis: Axes, x_label: str, y_label: str) -> None:
     axis.set_ylabel(y_label)
     if axis.get_legend_handles_labels()[0]:
         axis.legend(frameon=False, fontsize=8)
+
+
+def curve(axis: Axes, xs: Sequence[Any], ys: Sequence[float | None], label: str, colour: str, style: str = "-") -> None:
+    """A line through the points that are known, with a marker on each where they are few."""
+    known = [(x, y) for x, y in zip(xs, ys, strict=True) if x is not None and y is not None]
+    if known:
+        marker = "o" if len(known) <= 20 else None
+        axis.plot(*zip(*known, strict=True), style, marker=marker, markersize=3, label=label, color=colour)

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from mempo.evaluate.figures import COLOURS
-from mempo.evaluate.plots import finish, new_figure, save_figure
+from mempo.evaluate.plots import COLOURS, finish, new_figure, save_figure
 from mempo.study.compare import Section
 from mempo.study.plan import Task
 from mempo.study.record import Record

@@ -9,8 +9,8 @@ import pytest
 
 from mempo.config import Config, resolve
 from mempo.config.base import leaves
-from mempo.diagnose.alarms import LOOK, OK, UNKNOWN, advised, at, number, verdicts
-from mempo.diagnose.checks import CHECKS, Advice, Check
+from mempo.diagnose.checks import CHECKS, Check
+from mempo.diagnose.verdicts import LOOK, OK, UNKNOWN, advised, at, number, verdicts
 from tests.diagnose.build import batch, report, rollout, turn
 
 HEALTHY: dict[str, float] = {
@@ -22,26 +22,26 @@ HEALTHY: dict[str, float] = {
     "control.other_gain": 0.2,
     "control.empty_gain": 0.2,
     "control.history_gain": 0.0,
-    "gold_kept.mem": 1.0,
-    "gold_kept.base": 1.0,
-    "gold_kept.silent_share": 0.0,
+    "gold_tokens.mem": 1.0,
+    "gold_tokens.baseline": 1.0,
+    "gold_tokens.silent_share": 0.0,
     "drift.given": 0.0,
-    "credit.memory_share": 0.3,
-    "credit.memory_only": 0.2,
+    "advantages.memory_share": 0.3,
+    "advantages.memory_only": 0.2,
     "correlation.completeness": 0.5,
     "correlation.complete_punished": 0.1,
     "correlation.alike_share": 0.3,
     "correlation.outcome": 0.3,
     "correlation.length_alike": 0.0,
-    "faithfulness.unheld": 0.02,
-    "faithfulness.gold_kept": 0.9,
-    "faithfulness.gold_lost": 0.02,
-    "repetition.copies": 0.1,
-    "repetition.templates": 0.0,
-    "repetition.distinct_notes": 0.4,
-    "repetition.distinct_queries": 0.4,
-    "repetition.shared_queries": 0.0,
-    "repetition.compression_across": 1.0,
+    "notes.unheld": 0.02,
+    "notes.gold_kept": 0.9,
+    "notes.gold_lost": 0.02,
+    "notes.copies": 0.1,
+    "notes.templates": 0.0,
+    "variety.distinct_notes": 0.4,
+    "variety.distinct_queries": 0.4,
+    "variety.shared_queries": 0.0,
+    "variety.compression_across": 1.0,
 }
 
 
@@ -75,7 +75,7 @@ def test_a_healthy_run_is_calm() -> None:
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.key)
 def test_a_value_beyond_each_bound_is_looked_at(check: Check) -> None:
     assert check.low is not None or check.high is not None
-    calm = {"repetition__distinct_notes": 0.0} if check.key == "distinct_queries" else {}
+    calm = {"variety__distinct_notes": 0.0} if check.key == "distinct_queries" else {}
     for bound, step, advice in ((check.low, -1e-6, check.below), (check.high, 1e-6, check.above)):
         assert (bound is None) == (advice is None)
         if bound is not None and advice is not None:
@@ -97,18 +97,18 @@ def test_what_is_not_known_or_rests_on_little_is_not_judged(check: Check) -> Non
 
 def test_what_excuses_a_value() -> None:
     assert verdict_of("score", healthy(trend__score__gain=0.0, trend__score__end=0.95)) == OK
-    assert verdict_of("distinct_notes", healthy(repetition__distinct_notes=0.0, trend__score__end=0.95)) == OK
-    assert verdict_of("distinct_queries", healthy(repetition__distinct_queries=0.0)) == OK
+    assert verdict_of("distinct_notes", healthy(variety__distinct_notes=0.0, trend__score__end=0.95)) == OK
+    assert verdict_of("distinct_queries", healthy(variety__distinct_queries=0.0)) == OK
 
 
 def test_the_threshold_rows_stand_where_there_is_a_threshold() -> None:
     made = healthy()
     made["settings"]["threshold"] = "none"
-    assert not {"gold_kept_mem", "gold_kept_base"} & {v.key for v in verdicts(made, {})}
+    assert not {"gold_kept_mem", "gold_kept_baseline"} & {v.key for v in verdicts(made, {})}
 
 
 ADVICE = [advice for check in CHECKS for advice in (check.below, check.above) if advice]
-REMEDIES = sorted({remedy for advice in ADVICE for remedy in advice.remedies})
+REMEDIES = sorted({remedy for advice in ADVICE for remedy in advice[1:]})
 
 
 def test_every_setting_that_an_advice_names_exists() -> None:
@@ -123,10 +123,10 @@ def test_nothing_is_advised_that_is_set(remedy: str) -> None:
     assignments = re.findall(r"[a-z_.]+=[a-z0-9_.]*[a-z0-9_]", remedy)
     key = assignments[0].split("=")[0]
     as_set = dict(leaves(resolve(None, ["memory.baseline=full", *assignments]).plain()))  # it can be set as it stands
-    advice = Advice("why", (remedy, "lower memory.weight"))
+    advice = ("why", remedy, "lower memory.weight")
     assert advised(advice, as_set) == "why: lower memory.weight."
     assert advised(advice, {key: "another"}) == f"why: {remedy}; lower memory.weight."
-    assert advised(Advice("why", (remedy,)), as_set) == "why; all that usually helps is set already."
+    assert advised(("why", remedy), as_set) == "why; everything that usually helps is set already."
 
 
 def test_what_is_left_is_offered() -> None:

@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mempo.diagnose.checks import CHECKS, MIN_COUNT, Advice, Check, Report
+from mempo.diagnose.checks import CHECKS, Advice, Check, Report
 
 OK, LOOK, UNKNOWN = "ok", "look", "unknown"
+MIN_COUNT = 8
 _ASSIGNMENT = re.compile(r"\b((?:[a-z_]+\.)+[a-z_]+)=([a-z0-9_]+)")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A check as it came out. Where `value` is None or rests on too little the verdict is `unknown`. `change`: what to
+    """How a check came out. Where `value` is None or rests on too little, the verdict is `unknown`. `change`: what to
     change, for `look` only."""
 
     key: str
@@ -36,8 +37,9 @@ def verdicts(report: Report, settings: Mapping[str, Any]) -> list[Verdict]:
 
 def advised(advice: Advice, settings: Mapping[str, Any]) -> str:
     """Why, and the remedies that are left."""
-    left = [remedy for remedy in advice.remedies if not _is_set(remedy, settings)]
-    return f"{advice.why}: {'; '.join(left)}." if left else f"{advice.why}; all that usually helps is set already."
+    why, *remedies = advice
+    left = [remedy for remedy in remedies if not _is_set(remedy, settings)]
+    return f"{why}: {'; '.join(left)}." if left else f"{why}; everything that usually helps is set already."
 
 
 def _is_set(remedy: str, settings: Mapping[str, Any]) -> bool:
@@ -55,9 +57,7 @@ def at(report: Report, path: str) -> Any:
     """The value at a dotted path; None where the path ends early."""
     value: Any = report
     for part in path.split("."):
-        if not isinstance(value, dict):
-            return None
-        value = value.get(part)
+        value = value.get(part) if isinstance(value, dict) else None
     return value
 
 
