@@ -12,6 +12,7 @@ from rich.console import Console
 from mempo import __version__
 from mempo.cli.cluster import cluster_app
 from mempo.cli.index import index_app
+from mempo.cli.view import view
 from mempo.config.addresses import masked
 from mempo.errors import UserError
 from mempo.storage.stopping import stoppable
@@ -87,9 +88,11 @@ def _train(source: str, overrides: list[str], resume: bool, dry_run: bool) -> No
         return
     from mempo.run.train import train as run_training
     from mempo.run.train import where_it_stands
+    from mempo.view.report import reported
 
-    with stoppable(lambda: where_it_stands(resolved)):
-        run_training(resolved, resume, console())
+    screen = console()
+    with reported(Path(resolved.config.output), screen), stoppable(lambda: where_it_stands(resolved)):
+        run_training(resolved, resume, screen)
 
 
 @app.command("eval")
@@ -137,6 +140,7 @@ def evaluate(
     from mempo.config.overrides import source_and_overrides
     from mempo.config.yaml_text import dump_flow
     from mempo.run.evaluate import default_out, evaluate_model, evaluate_server, final_model, played_so_far
+    from mempo.view.report import reported
 
     model, settings = source_and_overrides(model, overrides)
     if model is None and server is None and config is None:
@@ -162,14 +166,14 @@ def evaluate(
     screen = console()
     if resolved.config.server is not None:
         out = out or default_out(resolved, resolved.config.server.model or "server", folder if is_run else None)
-        with stoppable(lambda: played_so_far(out)):
+        with reported(out, screen), stoppable(lambda: played_so_far(out)):
             evaluate_server(resolved, out, screen, retry_errors)
     else:
         path = str(final_model(folder)) if is_run and folder is not None else model or resolved.config.model.path
         if path is None:
             raise UserError("no model is named; give a run folder or a model before the settings")
         out = out or default_out(resolved, path, folder if is_run else None)
-        with stoppable(lambda: played_so_far(out)):
+        with reported(out, screen), stoppable(lambda: played_so_far(out)):
             evaluate_model(resolved, path, out, screen, retry_errors)
     screen.print(f"everything is in {out}", highlight=False, markup=False, soft_wrap=True)
 
@@ -337,6 +341,9 @@ def _true_advantage(run: Path, step: str, measured: dict[str, Any], out: Path | 
     screen.print(on_screen(report))
     where = f"true-advantage.md and true-advantage.json are in {out or run / 'diagnosis'}"
     screen.print(where, highlight=False, markup=False, soft_wrap=True)
+
+
+app.command()(view)
 
 
 @app.command()
