@@ -129,22 +129,30 @@ def versions() -> dict[str, str]:
 
 @contextmanager
 def reported(folder: Path, console: Console) -> Iterator[None]:
-    """Around a command that works on a folder: its line and versions are added to `commands.jsonl`, however it ends,
-    and where it ends well `report.html` is written. Neither ever makes the command fail."""
+    """Around a command that works on a folder: its line and versions are added to `commands.jsonl`, unless it was
+    refused, and where it ends well `report.html` is written. Neither ever makes the command fail."""
     try:
         yield
-    finally:
-        try:
-            if (folder / "config.yaml").is_file():
-                line = masked(shlex.join(["mempo", *sys.argv[1:]]))
-                ended = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-                append_line(folder / "commands.jsonl", {"command": line, "ended": ended, "versions": versions()})
-        except OSError as error:
-            _not_written("commands.jsonl", error, console)
+    except UserError:
+        raise
+    except BaseException:  # stopped, with work done
+        _record(folder, console)
+        raise
+    _record(folder, console)
     try:
         write_report([folder], folder / "report.html")
     except Exception as error:
         _not_written("report.html", error, console)
+
+
+def _record(folder: Path, console: Console) -> None:
+    try:
+        if (folder / "config.yaml").is_file():
+            line = masked(shlex.join(["mempo", *sys.argv[1:]]))
+            ended = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+            append_line(folder / "commands.jsonl", {"command": line, "ended": ended, "versions": versions()})
+    except Exception as error:
+        _not_written("commands.jsonl", error, console)
 
 
 def _not_written(name: str, error: Exception, console: Console) -> None:

@@ -72,12 +72,7 @@ def turn_views(
     last_note: str | None = None
     history = len(trajectory.question_ids)
     for turn in trajectory.turns:
-        text = codec.decode(turn.own_ids)
-        note = None
-        if turn.parsed.note is not None:
-            ended = turn.stop is GenerationStop.EOS and turn.own_ids and turn.own_ids[-1] in codec.eos_ids
-            note = turn.parsed.note.inner(codec.decode(turn.own_ids[:-1] if ended else turn.own_ids)).strip()
-        thoughts = [e.inner(text).strip() for e in scan(text).elements if e.tag == "think" and e.depth == 0]
+        note, thoughts = turn_texts(turn, codec)
         before = trajectory.turns[turn.index - 1] if turn.index else None
         cut = _cut(before.observation, turn.prompt_ids) if before is not None and before.observation else []
         action = turn.parsed.action
@@ -109,6 +104,14 @@ def turn_views(
         last_note = note if note is not None else last_note
         history += len(turn.own_ids) + (len(turn.observation) if turn.observation else 0)
     return views
+
+
+def turn_texts(turn: Turn, codec: Codec) -> tuple[str | None, list[str]]:
+    """The turn's closed note, and its thoughts."""
+    ended = turn.stop is GenerationStop.EOS and turn.own_ids and turn.own_ids[-1] in codec.eos_ids
+    text = codec.decode(turn.own_ids[:-1] if ended else turn.own_ids)
+    note = turn.parsed.note.inner(text).strip() if turn.parsed.note is not None else None
+    return note, [e.inner(text).strip() for e in scan(text).elements if e.tag == "think" and e.depth == 0]
 
 
 def _after_question(trajectory: Trajectory, turn: Turn) -> tuple[int, ...]:
