@@ -109,7 +109,8 @@ def create_app(folders: Sequence[ViewedFolder], token: str | None = None) -> Fas
         rows = file.group(first)
         if not rows:
             raise LookupError(first)
-        rows.sort(key=lambda row: _order(row.advantage if row.advantage is not None else row.score))
+        trained = any(row.advantage is not None for row in rows)
+        rows.sort(key=lambda row: _order(row.advantage if trained else row.score))
         columns = [(row, *_turns(folder, file, row.number)) for row in rows]
         firsts = list(dict.fromkeys(row.first for row in file.rows()))
         context |= {"columns": columns, **_neighbours(firsts, first)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice, pairwise
+from itertools import islice
 
 from mempo.rollout.protocol import FORMAT_RULES
 from mempo.view.folder import ViewedFolder
@@ -49,26 +49,14 @@ def chosen(
         if name == "longest-notes":
             rows = sorted(rows, key=lambda row: -row.note_tokens)
     if name == "copies":
-        rows = (row for row in rows if _copies(folder, file, row))
+        rows = (row for row in rows if file.has_copied_note(row.number))
     if text:
         rows = (row for row in rows if _holds(folder, file, row, text.casefold()))
     page: Sequence[Row] = list(islice(rows, start, start + count + 1))
     return list(page[:count]), len(page) > count
 
 
-def _copies(folder: ViewedFolder, file: RolloutFile, row: Row) -> bool:
-    trajectory, _ = file.trajectory(file.facts(row.number), folder.codec())
-    notes = [turn.note_ids for turn in trajectory.turns if turn.note_ids]
-    return any(a == b for a, b in pairwise(notes))
-
-
 def _holds(folder: ViewedFolder, file: RolloutFile, row: Row, wanted: str) -> bool:
     if any(wanted in known.casefold() for known in (row.question, row.answer or "", row.question_id)):
         return True
-    codec = folder.codec()
-    trajectory, _ = file.trajectory(file.facts(row.number), codec)
-    for turn in trajectory.turns:
-        ids = turn.own_ids + (turn.observation.ids if turn.observation else ())
-        if wanted in codec.decode(ids).casefold():
-            return True
-    return False
+    return any(wanted in text.casefold() for text in file.texts(row.number, folder.codec()))

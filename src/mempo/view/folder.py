@@ -15,6 +15,7 @@ from mempo.errors import UserError
 from mempo.evaluate.folder import EvalFolder
 from mempo.evaluate.report import COLUMNS, cells
 from mempo.rollout.tokenizer import Codec
+from mempo.storage.model_files import model_folder
 from mempo.storage.read_files import PUT_BACK, RECORD, exists, read_json, read_yaml
 from mempo.storage.rollouts import tokens_path
 from mempo.storage.run_folder import RunFolder
@@ -92,10 +93,13 @@ class ViewedFolder:
             return self._codec
 
     def _load_codec(self) -> Codec:
-        from mempo.engine.model import load_codec  # torch and transformers: a list of rollouts does without
+        from mempo.storage.model_loading import folder_codec  # transformers: a list of rollouts does without
+
+        def load(place: Path | str) -> Codec:
+            return folder_codec(model_folder(str(place), "tokenizer", weights=False))
 
         if self._tokenizer is not None:
-            return load_codec(self._tokenizer)
+            return load(self._tokenizer)
         served = self.setting("server")
         if isinstance(served, Mapping):
             from mempo.config.server import ServerSettings
@@ -106,7 +110,7 @@ class ViewedFolder:
         reasons = []
         for place in places:
             try:
-                return load_codec(str(place))
+                return load(place)
             except UserError as error:
                 reasons.append(str(error))
         why = reasons[-1] if reasons else "the folder names no model"
@@ -124,7 +128,8 @@ class ViewedFolder:
             policy = read_json(self.path / "identity.json", RECORD, PUT_BACK).get("policy")
             # An evaluation lies in its run, which may have been moved.
             near = [self.path.parent.parent / "final"] if self.path.parent.name == "evaluations" else []
-            found += [path for path in near if path.is_dir()] + ([policy] if isinstance(policy, str) else [])
+            near += [Path(policy)] if isinstance(policy, str) else []  # not from a hub: it may be a server's name
+            found += [path for path in near if path.is_dir()]
         named = [self.setting("model.path"), self.setting("start")]
         return found + [value for value in named if isinstance(value, str)]
 

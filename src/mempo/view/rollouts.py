@@ -7,8 +7,10 @@ arrays beside it are mapped, so that looking at a rollout reads its own arrays a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -70,6 +72,7 @@ class RolloutFile:
         self._beside: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
         self._beside_stamps: dict[str, tuple[int, int]] = {}
         self._actions: set[str] = set()
+        self._mapped: np.ndarray | None = None
 
     def rows(self) -> list[Row]:
         """A row for each rollout; of two lines with one key the later one. Raises DamagedFile."""
@@ -82,7 +85,8 @@ class RolloutFile:
 
     def facts(self, number: int) -> dict[str, Any]:
         """The whole line, with what stands beside the file. Raises LookupError: there is no such line."""
-        self.rows()
+        if not 0 <= number < len(self._spans):
+            self.rows()
         with self._lock:
             start, stop = self._spans[number] if 0 <= number < len(self._spans) else (0, 0)
             if not stop:
@@ -94,16 +98,38 @@ class RolloutFile:
 
     def trajectory(self, line: Mapping[str, Any], codec: Codec) -> tuple[Trajectory, dict[int, list[float]]]:
         """The rollout of a line with its token arrays, and its advantages `{turn: [generated]}`. Raises DamagedFile."""
+        with self._arrays(line) as ints:
+            floats = ints.view("<f4")
+            trajectory = trajectory_of(line, ints, floats, codec, self._grammar())
+            places = {t: turn["advantages"] for t, turn in enumerate(line["turns"]) if "advantages" in turn}
+            return trajectory, {t: floats[a : a + n].tolist() for t, (a, n) in places.items()}
+
+    def texts(self, number: int, codec: Codec) -> list[str]:
+        """What was written and what came back, turn by turn, without taking it apart. Raises DamagedFile."""
+        line = self.facts(number)
+        with self._arrays(line) as ints:
+            return [codec.decode(_ids(ints, t["generated"])) for t in line["turns"]] + [
+                "".join(codec.decode(_ids(ints, part)) for part in t.get("observation") or ()) for t in line["turns"]
+            ]
+
+    def has_copied_note(self, number: int) -> bool:
+        """Whether a note has the tokens of the one before it. Raises DamagedFile."""
+        line = self.facts(number)
+        with self._arrays(line) as ints:
+            notes = [_ids(ints, turn["note_ids"]) for turn in line["turns"] if turn.get("note_ids")]
+        return any(before == after for before, after in pairwise(notes))
+
+    @contextmanager
+    def _arrays(self, line: Mapping[str, Any]) -> Iterator[np.ndarray]:
+        """The token arrays, mapped, as int32 `[items]`; those of the line are in them."""
         path = tokens_path(self.path)
         with reading(path, REMEDY):
             items = path.stat().st_size // 4
             if items_end(line) > items:
                 raise ValueError("it ends before the arrays of this rollout")
-            ints = np.memmap(path, "<i4", "r", shape=(items,)) if items else np.zeros(0, "<i4")
-            floats = ints.view("<f4")
-            trajectory = trajectory_of(line, ints, floats, codec, self._grammar())
-            places = {t: turn["advantages"] for t, turn in enumerate(line["turns"]) if "advantages" in turn}
-            return trajectory, {t: floats[a : a + n].tolist() for t, (a, n) in places.items()}
+            if self._mapped is None or len(self._mapped) != items:
+                self._mapped = np.memmap(path, "<i4", "r", shape=(items,)).view(np.ndarray)
+            yield self._mapped
 
     def _grammar(self) -> TurnGrammar:
         """Actions are those that the rollouts tell of: to look at a run, nothing of its own code is loaded."""
@@ -157,6 +183,10 @@ class RolloutFile:
             if record is not None and record.get("answer") == line.get("answer"):
                 line[kind] = record[kind]
         return line
+
+
+def _ids(ints: np.ndarray, place: Sequence[int]) -> list[int]:
+    return ints[place[0] : place[0] + place[1]].tolist()
 
 
 def row_of(facts: Mapping[str, Any], number: int, first: int) -> Row:
