@@ -23,7 +23,7 @@ test-servers: .venv/servers
 	$(BIN)/python scripts/get_smollm2.py models/smollm2-135m
 	$(BIN)/python -m pytest tests/servers -m servers $(ARGS)
 
-# The viewer in headless Chromium; its pictures go into docs/images/.
+# The viewer in headless Chromium; with MEMPO_PICTURES=docs/images the pictures of the docs are taken anew.
 test-browser: .venv/browser
 	$(BIN)/python -m pytest tests/browser -m browser $(ARGS)
 

@@ -75,7 +75,7 @@ def _line(number: int, sidecar: Sidecar, rng: np.random.Generator) -> dict[str, 
         | {"p_mem_raw": 0.4 + 0.01 * (number % 40), "p_full_raw": 0.5, "reason": None, "p_ahead": [], "advantage": 0.1}
         for t in range(1, TURNS)
     ]
-    own = {"question_id": f"q{number // 8}", "rollout": number % 8, "stop": "turn_limit", "answer": None}
+    own = {"question_id": f"q{number // 8}", "rollout": number % 8, "stop": "turn_limit", "answer": None, "error": None}
     facts = {"question": "what is asked, about so long? " * 4, "gold": [["one", "two"]] * 3, "score": 0.0, "em": 0.0}
     facts |= {
         "violations": {"clean": 2},
