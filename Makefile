@@ -5,7 +5,7 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: quickstart study test test-fast test-slow test-servers test-vllm test-cluster lint format docs bench smollm2 minilm clean
+.PHONY: quickstart study test test-fast test-slow test-browser test-servers test-vllm test-cluster lint format docs bench smollm2 minilm clean
 
 quickstart: .venv/core
 	$(BIN)/mempo study quickstart --out runs/quickstart-$$(date +%Y%m%d-%H%M%S) $(ARGS)
@@ -22,6 +22,10 @@ test-slow: .venv/dev
 test-servers: .venv/servers
 	$(BIN)/python scripts/get_smollm2.py models/smollm2-135m
 	$(BIN)/python -m pytest tests/servers -m servers $(ARGS)
+
+# The viewer in headless Chromium; with MEMPO_PICTURES=docs/images the pictures of the docs are taken anew.
+test-browser: .venv/browser
+	$(BIN)/python -m pytest tests/browser -m browser $(ARGS)
 
 test-vllm: .venv/vllm/ready
 	.venv/vllm/bin/python -m pytest tests/vllm $(ARGS)
@@ -86,6 +90,12 @@ minilm: .venv/core
 	@began=$$(date +%s); $(PYTHON) -m venv .venv/cluster && .venv/cluster/bin/pip install -q "$(TORCH)" && \
 	  .venv/cluster/bin/pip install -q -e ".[cluster]" "pytest>=8" "hypothesis>=6.100" "peft>=0.18" && \
 	  touch .venv/cluster/ready && echo "verl installed in $$(( $$(date +%s) - began )) s"
+
+.venv/browser: .venv/dev
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
+	  { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium chromium-driver fonts-dejavu-core; } \
+	  >/dev/null 2>&1 || { echo "the browser tests need chromium and chromedriver, which cannot be installed here"; exit 1; }
+	@$(BIN)/pip install -q -e ".[browser]" && touch .venv/browser
 
 .venv/servers: .venv/dev
 	@began=$$(date +%s); $(BIN)/pip install -q -e ".[servers]" && \

@@ -21,7 +21,7 @@ LAYERS: list[set[str]] = [
     {"train", "evaluate"},
     {"setup"},
     {"run"},
-    {"cluster", "diagnose", "study"},
+    {"cluster", "diagnose", "study", "view"},
     {"cli"},
     {"__main__"},
 ]

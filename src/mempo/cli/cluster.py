@@ -6,15 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+
+from mempo.cli.policy import console
 
 cluster_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Train on verl and Ray (docs/cluster.md).")
-
-
-def console() -> Console:
-    """A terminal as it is; elsewhere wide enough for the tables."""
-    found = Console()
-    return found if found.is_terminal else Console(width=max(found.width, 120))
 
 
 Source = Annotated[str, typer.Argument(help="A recipe, a YAML file, or a run folder.", show_default=False)]
@@ -76,10 +71,13 @@ def launch(
         typer.echo(printed(resolved, address), nl=False)
         return
     from mempo.cluster.launch import launch as run_launch
+    from mempo.view.report import reported
 
-    code = run_launch(resolved, console(), address=address, resume=resume, skip_checks=skip_checks)
-    if code:
-        raise typer.Exit(code)
+    screen = console()
+    with reported(Path(resolved.config.output), screen):
+        code = run_launch(resolved, screen, address=address, resume=resume, skip_checks=skip_checks)
+        if code:
+            raise typer.Exit(code)
 
 
 @cluster_app.command("convert")

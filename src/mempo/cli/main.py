@@ -7,11 +7,23 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from mempo import __version__
+from mempo.cli.chat import chat
 from mempo.cli.cluster import cluster_app
 from mempo.cli.index import index_app
+from mempo.cli.policy import (
+    ConfigFile,
+    Model,
+    Overrides,
+    Served,
+    ServedModel,
+    Server,
+    Tokenizer,
+    console,
+    named_policy,
+)
+from mempo.cli.view import view
 from mempo.config.addresses import masked
 from mempo.errors import UserError
 from mempo.storage.stopping import stoppable
@@ -28,10 +40,6 @@ app.add_typer(world_app, name="world")
 app.add_typer(cluster_app, name="cluster")
 
 Source = Annotated[str, typer.Argument(help="A recipe, a YAML file, or a run folder.", show_default=False)]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="KEY=VALUE...", help="Settings that win over the file.", show_default=False),
-]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the output folder.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Load what import paths name, print the resolved configuration, and stop.")
@@ -40,12 +48,6 @@ Out = Annotated[Path, typer.Option("--out", help="The folder to write.", show_de
 Force = Annotated[
     bool, typer.Option("--force", help="Replace what mempo made there; files of others are kept, as NAME.kept.")
 ]
-
-
-def console() -> Console:
-    """A terminal as it is; elsewhere wide enough for the tables."""
-    found = Console()
-    return found if found.is_terminal else Console(width=max(found.width, 120))
 
 
 def _print_version(wanted: bool) -> None:
@@ -87,30 +89,21 @@ def _train(source: str, overrides: list[str], resume: bool, dry_run: bool) -> No
         return
     from mempo.run.train import train as run_training
     from mempo.run.train import where_it_stands
+    from mempo.view.report import reported
 
-    with stoppable(lambda: where_it_stands(resolved)):
-        run_training(resolved, resume, console())
+    screen = console()
+    with reported(Path(resolved.config.output), screen), stoppable(lambda: where_it_stands(resolved)):
+        run_training(resolved, resume, screen)
 
 
 @app.command("eval")
 def evaluate(
-    model: Annotated[
-        str | None,
-        typer.Argument(help="A run folder, or a model folder or name; none with --server.", show_default=False),
-    ] = None,
+    model: Model = None,
     overrides: Overrides = None,
-    config: Annotated[
-        str | None, typer.Option("--config", help="Recipe or YAML file; a run folder has its own.")
-    ] = None,
-    server: Annotated[
-        str | None, typer.Option("--server", help="An OpenAI-compatible server, http://host:port, to ask instead.")
-    ] = None,
-    served_model: Annotated[
-        str | None, typer.Option("--served-model", help="The server's name of the model, where it serves several.")
-    ] = None,
-    tokenizer: Annotated[
-        str | None, typer.Option("--tokenizer", help="Tokenizer of the served model: a folder, a name, or bytes.")
-    ] = None,
+    config: ConfigFile = None,
+    server: Server = None,
+    served_model: ServedModel = None,
+    tokenizer: Tokenizer = None,
     agents: Annotated[
         str | None, typer.Option("--agents", help="Agents to compare, such as memory,react (docs/evaluation.md).")
     ] = None,
@@ -133,43 +126,26 @@ def evaluate(
     ] = None,
 ) -> None:
     """Evaluate a policy, as one or several agents: how good, at what cost in tokens, with which notes."""
-    from mempo.config import resolve
-    from mempo.config.overrides import source_and_overrides
-    from mempo.config.yaml_text import dump_flow
-    from mempo.run.evaluate import default_out, evaluate_model, evaluate_server, final_model, played_so_far
+    from mempo.run.evaluate import default_out, evaluate_model, evaluate_server, played_so_far
+    from mempo.view.report import reported
 
-    model, settings = source_and_overrides(model, overrides)
-    if model is None and server is None and config is None:
-        raise UserError("nothing to evaluate is named: give a run folder, a model with --config, or --server")
-    folder = Path(model) if model is not None else None
-    is_run = folder is not None and (folder / "config.yaml").is_file()
-    if not is_run and config is None:
-        raise UserError(f"{model or server} is no run folder, so the questions are not known; name them with --config")
     given = {"evaluate.agents": agents, "evaluate.questions": questions, "evaluate.rollouts_per_question": samples}
-    settings += [f"{key}={value}" for key, value in given.items() if value is not None]
+    more = [f"{key}={value}" for key, value in given.items() if value is not None]
     if objectives is not None:
-        settings.append(f"data.test_objectives={list(_whole_numbers('--objectives', objectives))}")
-    settings += ["data.skip_bad=true"] if skip_bad else []
-    if server is not None:
-        served = {"url": server, "model": served_model, "tokenizer": tokenizer}
-        if served["tokenizer"] is None and folder is not None:
-            served["tokenizer"] = str(final_model(folder)) if is_run else model
-        settings += ["toy=null", "model.path=null", "start=null"]
-        settings += [f"server.{key}={dump_flow(value)}" for key, value in served.items() if value is not None]
-    elif served_model is not None or tokenizer is not None:
-        raise UserError("--served-model and --tokenizer belong to --server, which is not given")
-    resolved = resolve(config or model, [*settings, "rl.steps=0", "sft.steps=0"])
+        more.append(f"data.test_objectives={list(_whole_numbers('--objectives', objectives))}")
+    more += ["data.skip_bad=true"] if skip_bad else []
+    served = Served(server, served_model, tokenizer)
+    named = named_policy(model, overrides, config, served, more)
+    resolved, path = named.resolved, named.path
     screen = console()
-    if resolved.config.server is not None:
-        out = out or default_out(resolved, resolved.config.server.model or "server", folder if is_run else None)
-        with stoppable(lambda: played_so_far(out)):
+    if path is None:
+        served_name = resolved.config.server.model if resolved.config.server else None
+        out = out or default_out(resolved, served_name or "server", named.run)
+        with reported(out, screen), stoppable(lambda: played_so_far(out)):
             evaluate_server(resolved, out, screen, retry_errors)
     else:
-        path = str(final_model(folder)) if is_run and folder is not None else model or resolved.config.model.path
-        if path is None:
-            raise UserError("no model is named; give a run folder or a model before the settings")
-        out = out or default_out(resolved, path, folder if is_run else None)
-        with stoppable(lambda: played_so_far(out)):
+        out = out or default_out(resolved, path, named.run)
+        with reported(out, screen), stoppable(lambda: played_so_far(out)):
             evaluate_model(resolved, path, out, screen, retry_errors)
     screen.print(f"everything is in {out}", highlight=False, markup=False, soft_wrap=True)
 
@@ -337,6 +313,10 @@ def _true_advantage(run: Path, step: str, measured: dict[str, Any], out: Path | 
     screen.print(true_screen(report))
     where = f"true-advantage.md and true-advantage.json are in {out or run / 'diagnosis'}"
     screen.print(where, highlight=False, markup=False, soft_wrap=True)
+
+
+app.command()(view)
+app.command()(chat)
 
 
 @app.command()

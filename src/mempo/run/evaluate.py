@@ -73,7 +73,7 @@ def evaluate_model(
     Raises:
         UserError: there are no test questions, the model cannot be loaded, `out` holds another evaluation.
     """
-    return _into(resolved, _local(resolved.config, model_path), out, console, retry_errors)
+    return _into(resolved, open_local(resolved.config, model_path), out, console, retry_errors)
 
 
 def evaluate_server(
@@ -84,7 +84,7 @@ def evaluate_server(
     Raises:
         UserError: as `evaluate_model`, and when the server does not answer.
     """
-    return _into(resolved, _served(resolved.config, console), out, console, retry_errors)
+    return _into(resolved, open_served(resolved.config, console), out, console, retry_errors)
 
 
 def final_model(run: Path) -> Path:
@@ -124,7 +124,8 @@ def played_so_far(out: Path) -> str:
 # --- policies ------------------------------------------------------------------------------------------------------
 
 
-def _local(config: Config, model_path: str) -> Opened:
+def open_local(config: Config, model_path: str) -> Opened:
+    """A policy in this process. Raises UserError: its tokenizer cannot be loaded."""
     codec = load_codec(model_path)
     folder = Path(model_path)
 
@@ -139,7 +140,8 @@ def _local(config: Config, model_path: str) -> Opened:
     return Opened(codec, config.prompt, model_window(model_path), identity, load)
 
 
-def _served(config: Config, console: Console) -> Opened:
+def open_served(config: Config, console: Console) -> Opened:
+    """The policy behind `server.*`. Raises UserError: the server does not answer, or cannot be used."""
     from mempo.engine.server.capabilities import capability_notes  # its libraries are for those who use it
     from mempo.engine.server.connect import open_server
 

@@ -155,11 +155,16 @@ def read_facts(path: Path, whole: bool = False) -> Iterator[dict[str, Any]]:
             if not line.endswith(b"\n"):
                 refuse_foreign_end(line, path, number, REMEDY)
                 return
-            cut = 0 if whole else line.rfind(_TOKENS)  # within a JSON string its quotes would be escaped
-            try:
-                yield parse_line(line[:cut] + b"}" if cut > 0 else line, path, number, ROLLOUT, REMEDY)
-            except DamagedFile:
-                yield parse_line(line, path, number, ROLLOUT, REMEDY)
+            yield parse_line(line, path, number, ROLLOUT, REMEDY) if whole else parse_facts(line, path, number)
+
+
+def parse_facts(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    """A line of a rollout file without its tokens, where it can be taken apart so. Raises DamagedFile."""
+    cut = line.rfind(_TOKENS)  # within a JSON string its quotes would be escaped
+    try:
+        return parse_line(line[:cut] + b"}" if cut > 0 else line, path, number, ROLLOUT, REMEDY)
+    except DamagedFile:
+        return parse_line(line, path, number, ROLLOUT, REMEDY)
 
 
 def latest(lines: Iterator[dict[str, Any]]) -> dict[Key, dict[str, Any]]:
