@@ -52,7 +52,8 @@ def main() -> None:
             values = every[start, arm]
             places = [number + shift + 0.02 * (i - len(values) / 2) for i in range(len(values))]
             axes.plot(places, values, "o", color=color, alpha=0.6, markersize=5, label=arm if number == 0 else None)
-            axes.plot([number + shift - 0.08, number + shift + 0.08], [statistics.mean(values)] * 2, color=color, lw=2.5)
+            ends = [number + shift - 0.08, number + shift + 0.08]
+            axes.plot(ends, [statistics.mean(values)] * 2, color=color, lw=2.5)
     axes.axhline(0, color="#666666", lw=1)
     axes.set_xticks(range(len(STARTS)), STARTS.values(), fontsize=9)
     axes.set_ylabel("points of exact match\nover the outcome alone")
