@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mempo.train.rl
 from mempo.config import resolve
 from mempo.config.rewards import MemorySettings
 from mempo.config.train import CreditSettings
@@ -23,6 +24,7 @@ from mempo.rollout.agent import DecodingSettings, Job, rollout
 from mempo.rollout.protocol import TurnGrammar
 from mempo.rollout.trajectory import Trajectory
 from mempo.train.advantages import Advantages, batch_advantages, group_advantages, lowest_reward
+from mempo.train.checkpoint import load_silence
 from mempo.train.fading import fade, silence_logged
 from mempo.train.outcomes import outcome_baseline, outcome_by_state
 from mempo.train.pools import memory_advantages
@@ -393,6 +395,31 @@ def test_a_resumed_run_fades_on_exactly(tmp_path: Path) -> None:
     assert state["silence"] == shares[-4:]
     assert silence_logged(unbroken.metrics(), 5, 4) == tuple(shares[-4:])
     assert silence_logged(unbroken.metrics(), 2, 4) == tuple(shares[:2])
+
+
+def test_a_rescued_checkpoint_remembers_how_silent_the_batches_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Saved on the way out, between two checkpoints: with the steps that are whole, without the one that failed."""
+    score, calls = mempo.train.rl.score_batch, 0
+
+    def fails(*arguments: Any) -> ScoredBatch:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise UserError("the judge is gone")
+        return score(*arguments)
+
+    monkeypatch.setattr(mempo.train.rl, "score_batch", fails)
+    folder = run_folder(tmp_path)
+    made = setup(Speaker(wandering), questions(6), memory=MemorySettings(preset="state", min_pool=2))
+    changes: dict[str, Any] = {"questions_per_step": 3, "rollouts_per_question": 3, "save_every": 9}
+    with pytest.raises(UserError, match="the judge is gone"):
+        train_rl(made, settings(steps=9, **changes), folder, quiet())
+    (checkpoint,) = folder.checkpoints()
+    shares = [line["credit/zero_spread_groups"] for line in folder.metrics()]
+    assert (checkpoint.step, len(shares)) == (3, 3)
+    assert load_silence(checkpoint) == tuple(shares)
 
 
 def test_measures_that_are_gone_are_not_guessed() -> None:
