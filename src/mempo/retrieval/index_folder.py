@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from mempo.retrieval.corpus import Corpus
+from mempo.retrieval.corpus_files import refuse_short
 from mempo.retrieval.errors import IndexFolderError
 from mempo.storage.outputs import output_folder, refuse_others
 from mempo.storage.read_files import RECORD, DamagedFile, exists, read_json
@@ -104,6 +105,8 @@ def new_index_folder(out_dir: Path, corpus: Corpus) -> Iterator[Path]:
     with output_folder(out_dir, "index", "mempo index build", legacy=_of_earlier_release, alone=False) as folder:
         corpus.save(folder, with_text=inside)
         yield folder
+        for array in folder.rglob("*.npy"):  # those of bm25s
+            refuse_short(array)
 
 
 def refuse_other_index(out_dir: Path, kind: str, corpus: Corpus | None) -> None:
