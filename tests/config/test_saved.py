@@ -53,7 +53,8 @@ def test_every_retired_key_is_in_one_of_the_saved_configurations() -> None:
         return {f"{prefix}{k}" for k in data}.union(*(keys(v, f"{prefix}{k}.") for k, v in data.items()))
 
     saved = set().union(*(keys(yaml.safe_load((SAVED / name).read_text("utf-8"))) for name in COMMANDS))
-    assert set(RETIRED) <= saved
+    # Runs of that release had no server; its evaluations keep the section.
+    assert {key for key in RETIRED if not key.startswith("server.")} <= saved
 
 
 @pytest.mark.parametrize("key", RETIRED)

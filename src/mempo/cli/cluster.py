@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from mempo.cli.completing import keys, sources
+
 cluster_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Train on verl and Ray (docs/cluster.md).")
 
 
@@ -17,10 +19,15 @@ def console() -> Console:
     return found if found.is_terminal else Console(width=max(found.width, 120))
 
 
-Source = Annotated[str, typer.Argument(help="A recipe, a YAML file, or a run folder.", show_default=False)]
+Source = Annotated[
+    str,
+    typer.Argument(help="A recipe, a YAML file, or a run folder.", show_default=False, autocompletion=sources),
+]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE...", help="Settings that win over the file.", show_default=False),
+    typer.Argument(
+        metavar="KEY=VALUE...", help="Settings that win over the file.", show_default=False, autocompletion=keys
+    ),
 ]
 Force = Annotated[
     bool, typer.Option("--force", help="Replace what mempo made there; files of others are kept, as NAME.kept.")
@@ -112,7 +119,9 @@ def sft_data(
     out: Annotated[Path, typer.Option("--out", help="The folder to write.", show_default=False)],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE...", help="Settings that win over the file.", show_default=False),
+        typer.Argument(
+            metavar="KEY=VALUE...", help="Settings that win over the file.", show_default=False, autocompletion=keys
+        ),
     ] = None,
     force: Force = False,
 ) -> None:

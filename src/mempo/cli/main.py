@@ -11,6 +11,7 @@ from rich.console import Console
 
 from mempo import __version__
 from mempo.cli.cluster import cluster_app
+from mempo.cli.completing import keys, sources
 from mempo.cli.index import index_app
 from mempo.config.addresses import masked
 from mempo.errors import UserError
@@ -27,10 +28,15 @@ app.add_typer(index_app, name="index")
 app.add_typer(world_app, name="world")
 app.add_typer(cluster_app, name="cluster")
 
-Source = Annotated[str, typer.Argument(help="A recipe, a YAML file, or a run folder.", show_default=False)]
+Source = Annotated[
+    str,
+    typer.Argument(help="A recipe, a YAML file, or a run folder.", show_default=False, autocompletion=sources),
+]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE...", help="Settings that win over the file.", show_default=False),
+    typer.Argument(
+        metavar="KEY=VALUE...", help="Settings that win over the file.", show_default=False, autocompletion=keys
+    ),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the output folder.")]
 DryRun = Annotated[
@@ -449,7 +455,7 @@ def atlas(
     objectives: Annotated[str, typer.Option(help="Numbers of objectives, such as 2,4,8.")] = "1",
     train_questions: Annotated[int, typer.Option("--train", min=0, help="Training questions.")] = 2000,
     test_questions: Annotated[int, typer.Option("--test", min=0, help="Test questions, of other entities.")] = 200,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, other questions.")] = 0,
     force: Force = False,
 ) -> None:
     """Write corpus.jsonl, train.jsonl and test.jsonl: real facts about countries, cities, elements and laureates."""
@@ -478,7 +484,7 @@ def maze(
     probe: Annotated[str, typer.Option(help="start_direction or path.")] = "start_direction",
     train_questions: Annotated[int, typer.Option("--train", min=0, help="Training mazes.")] = 2000,
     test_questions: Annotated[int, typer.Option("--test", min=0, help="Test mazes, of other layouts.")] = 200,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, other questions.")] = 0,
     force: Force = False,
 ) -> None:
     """Write train.jsonl and test.jsonl: mazes with a word at the goal, to be seen one cell at a time."""
@@ -502,7 +508,7 @@ def main() -> None:
         sys.exit(2)
     except OSError as error:  # a folder that cannot be written, a full disk
         where = f" ({error.filename})" if error.filename else ""
-        typer.echo(f"mempo: {error.strerror or type(error).__name__}{where}", err=True)
+        typer.echo(f"mempo: {error.strerror or str(error) or type(error).__name__}{where}", err=True)
         sys.exit(2)
 
 
