@@ -401,7 +401,7 @@ def search(
     index: Annotated[
         str, typer.Argument(help="An index folder, or the address of a server, http://host:port.", show_default=False)
     ],
-    query: Annotated[str, typer.Argument(show_default=False)],
+    query: Annotated[str, typer.Argument(help="What to look for.", show_default=False)],
     top_k: Annotated[int, typer.Option("--top-k", min=1, help="How many passages.")] = 5,
 ) -> None:
     """Ask an index, or a server."""
