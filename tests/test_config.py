@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from mempo.config import Resolved, completed, dump_with_origins, recipe_names, resolve
-from mempo.config.train import CreditSettings
 from mempo.config.yaml_text import dump_yaml, load_yaml
 from mempo.errors import ConfigError, UserError
 from mempo.storage.run_folder import RunFolder
@@ -239,17 +238,8 @@ def saved_run(folder: Path, *overrides: str) -> str:
 
 def test_what_follows_a_preset_follows_the_new_one_of_a_saved_run(tmp_path: Path) -> None:
     """A run folder holds every setting, as if each had been asked for."""
-    recommended, by_state = saved_run(tmp_path / "a"), saved_run(tmp_path / "b", "memory=state")
-    new = resolve(recommended, ["memory=state"]).config
-    assert (new.memory, new.credit) == (resolve("quickstart", ["memory=state"]).config.memory, by_state_credit())
-    alone = resolve(by_state, ["rl.memory_signal=false"]).config
-    assert (alone.memory.preset, alone.credit.baseline) == ("state", "group")
-    original = resolve(by_state, ["memory=original"]).config
-    assert original.memory == resolve("quickstart", ["memory=original"]).config.memory
-    kept = resolve(saved_run(tmp_path / "c", "memory=state", "memory.fade_batches=9"), ["memory=recommended"]).config
-    assert (kept.memory.pool, kept.memory.fade_batches) == ("turn", 9), "what was asked for stays"
-    assert resolve(by_state).config.credit.baseline == "state"
-
-
-def by_state_credit() -> CreditSettings:
-    return resolve("quickstart", ["memory=state"]).config.credit
+    recommended, original = saved_run(tmp_path / "a"), saved_run(tmp_path / "b", "memory=original")
+    assert resolve(recommended, ["memory=original"]).config.memory == resolve(original).config.memory
+    assert resolve(original, ["memory=recommended"]).config.memory == resolve("quickstart").config.memory
+    kept = resolve(saved_run(tmp_path / "c", "memory.fade_batches=9"), ["memory=original"]).config
+    assert (kept.memory.pool, kept.memory.fade_batches) == ("question", 9), "what was asked for stays"

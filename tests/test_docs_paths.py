@@ -28,7 +28,7 @@ def is_module_or_inside_one(dotted: str) -> bool:
         return True
     above = place.parent
     file = above.with_suffix(".py") if above.with_suffix(".py").is_file() else above / "__init__.py"
-    return len(parts) > 1 and file.is_file() and re.search(rf"\b{parts[-1]}\b", file.read_text("utf-8")) is not None
+    return file.is_file() and re.search(rf"\b{parts[-1]}\b", file.read_text("utf-8")) is not None
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -30,7 +30,7 @@ def test_every_leaf_of_a_configuration_is_described_with_its_default() -> None:
 def test_a_setting_is_explained() -> None:
     lines = explain_key("memory.min_pool").splitlines()
     assert lines[0] == "memory.min_pool  (a configuration)"
-    assert lines[1] == "  A state's pool with fewer rewards falls back to the turn's, and a turn's to the question's."
+    assert lines[1] == "  A turn's pool with fewer rewards falls back to the question's."
     assert "  type: whole number, at least 2" in lines
     assert "  default: 4" in lines
     assert any("does nothing with pool question" in line for line in lines)

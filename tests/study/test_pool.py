@@ -88,6 +88,42 @@ def test_no_worker_goes_on_behind_the_back_of_a_parent_that_was_ended(tmp_path: 
         parent.wait()
 
 
+SAVING_PARENT = """
+import sys
+from mempo.storage.stopping import stoppable
+from mempo.study.pool import ProcessPool
+from tests.study.test_pool import begin_and_save
+if __name__ == "__main__":
+    with stoppable(lambda: "saved"), ProcessPool(2, begin_and_save) as pool:
+        pool.give(sys.argv[1])
+        pool.next_done()
+"""
+
+
+def begin_and_save(file: str) -> None:
+    try:
+        begin_and_wait(file)
+    finally:
+        Path(f"{file}.saved").touch()
+
+
+def test_a_parent_that_is_told_to_stop_lets_its_workers_save(tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(SAVING_PARENT, encoding="utf-8")
+    file = tmp_path / "worker"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
+    command = [sys.executable, str(tmp_path / "parent.py"), str(file)]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as parent:
+        try:
+            assert eventually(file.exists)
+            parent.send_signal(signal.SIGTERM)
+            _, said = parent.communicate(timeout=60)
+        finally:
+            parent.kill()
+    assert said == "mempo: stopped by SIGTERM; saved\n"  # one line: no trace, nothing of the workers
+    assert parent.returncode == 128 + signal.SIGTERM
+    assert Path(f"{file}.saved").exists()
+
+
 def runs(process: int) -> bool:
     """Whether it is there and no zombie that waits to be collected."""
     try:

@@ -89,7 +89,7 @@ def outcome_of(score: float | None) -> OutcomeScore:
 
 
 PLAIN_CREDIT = CreditSettings(normalize_std=False)
-PLAIN_MEMORY = MemorySettings(min_pool=2, normalize_std=False)
+PLAIN_MEMORY = MemorySettings(min_pool=2, normalize_std=False, fade_batches=None)
 
 
 def note_score(turn: int, r: float | None) -> NoteScore:

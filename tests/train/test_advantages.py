@@ -143,13 +143,6 @@ def test_a_lost_note_is_paid_on_all_that_the_turn_generated() -> None:
     assert by_turn(rollout, 0.5, {1: -2.0, 2: 1.0}) == {0: [0.5] * 2, 1: [-1.5] * 3, 2: [1.5, 1.5, 0.5, 0.5]}
 
 
-def test_a_turn_may_have_an_outcome_of_its_own() -> None:
-    rollout = trajectory(turn(0, own=2), turn(1, own=3, note=(0, 1)), answer="x")
-    [first, second] = rows_of(rollout)
-    values = [row_advantages(rollout, row, 0.5, {1: 1.0}, {1: -0.25}) for row in (first, second)]
-    assert values == [[0, 0, 0.5, 0.5], [0, 0, 0.75, -0.25, -0.25]]
-
-
 def test_each_rollout_counts_once_however_many_rows_it_has() -> None:
     """Scores 1, 0, 1, 0 with 2, 1, 2, 1 turns: six rows, baseline 1/2, not 4/6."""
     scores, turns = [1.0, 0.0, 1.0, 0.0], [2, 1, 2, 1]

@@ -33,6 +33,9 @@ class Made:
     metrics: dict[str, float | None]
 
 
+CONSTANT: dict[str, Any] = {"fade_batches": None}
+
+
 def assigned(
     trajectories: Sequence[Trajectory],
     scores: Sequence[float | None],
@@ -117,9 +120,13 @@ def test_settings_reach_the_formulas() -> None:
     trajectories, scores = group(3, 3, 3, 3), [1.0, 0.0, 1.0, 0.0]
     rewards: list[dict[int, float | None]] = [{1: 0.9, 2: 0.2}, {1: 0.1, 2: 0.0}] * 2
     by_turn = assigned(trajectories, scores, rewards)
-    pooled = assigned(trajectories, scores, rewards, memory=MemorySettings(pool="question", normalize_std=False))
-    half = assigned(trajectories, scores, rewards, memory=MemorySettings(normalize_std=False, weight=0.5))
-    fallen_back = assigned(trajectories, scores, rewards, memory=MemorySettings(min_pool=5, normalize_std=False))
+    pooled = assigned(
+        trajectories, scores, rewards, memory=MemorySettings(**CONSTANT, pool="question", normalize_std=False)
+    )
+    half = assigned(trajectories, scores, rewards, memory=MemorySettings(**CONSTANT, normalize_std=False, weight=0.5))
+    fallen_back = assigned(
+        trajectories, scores, rewards, memory=MemorySettings(**CONSTANT, min_pool=5, normalize_std=False)
+    )
     assert values(by_turn, 0) == {0.5, 0.9, 0.6}
     assert values(pooled, 0) == values(fallen_back, 0) == {0.5, 1.1, 0.4}
     assert fallen_back.metrics["credit/pool_fallbacks"] == 8
@@ -187,7 +194,10 @@ def test_a_gate_keeps_advantages_back_and_leaves_the_pool_alone(
 ) -> None:
     free = assigned(group(2, 2, 2, 2), scores, NOTES)
     gated = assigned(
-        group(2, 2, 2, 2), scores, NOTES, memory=MemorySettings(min_pool=2, normalize_std=False, gate=gate)
+        group(2, 2, 2, 2),
+        scores,
+        NOTES,
+        memory=MemorySettings(**CONSTANT, min_pool=2, normalize_std=False, gate=gate),
     )
     there = [i for i, score in enumerate(scores) if score is not None]
     assert [i for i, by_turn in zip(there, gated.memory, strict=True) if by_turn] == credited
@@ -223,7 +233,7 @@ def test_the_drift_of_late_notes_is_gone_with_a_pool_per_turn() -> None:
     rewards = [{turn: mean + (spread if i % 2 else -spread) for turn, mean in means.items()} for i in range(16)]
 
     def by_turn(pool: Any) -> list[float]:
-        made = group_advantages([0.0] * 16, rewards, CreditSettings(), MemorySettings(pool=pool))
+        made = group_advantages([0.0] * 16, rewards, CreditSettings(), MemorySettings(**CONSTANT, pool=pool))
         return [sum(rollout[turn] for rollout in made.memory) / 16 for turn in means]
 
     assert by_turn("question") == pytest.approx([0.90, -0.03, -0.87], abs=0.03)

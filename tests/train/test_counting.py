@@ -101,7 +101,7 @@ def step(batch: Batch, size: int, updates: int = 1, loss: LossSettings | None = 
     """A step of the local engine, from scores to weights."""
     policy = tiny_llama(CODEC)
     made = setup(Speaker(wandering), questions(4), policy)
-    memory = made.memory.model_copy(update={"min_pool": 2})
+    memory = made.memory.model_copy(update={"min_pool": 2, "fade_batches": None})
     scoring = dataclasses.replace(
         made.scoring(True),
         outcome=OutcomeSettings(format_gate=False, score="own:score", **outcome),

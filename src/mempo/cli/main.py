@@ -370,7 +370,8 @@ def study(
     from mempo.study.run import StudyOptions, run_study
 
     options = StudyOptions(out, tuple(only or ()), workers, full, dry_run, tuple(overrides or ()))
-    run_study(file, options, console())
+    with stoppable(lambda: "runs that ended and checkpoints of the others are kept; the same command resumes"):
+        run_study(file, options, console())
 
 
 @app.command("config")
@@ -394,6 +395,25 @@ def show_config(
         return
     assert resolved is not None
     typer.echo(dump_with_origins(resolved), nl=False)
+
+
+@app.command()
+def doctor(
+    source: Annotated[str | None, typer.Argument(help="A recipe, a YAML file, or a run folder.")] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Check machine, versions, disk, and what a configuration names; exit code 1 when something is missing."""
+    from mempo.config import resolve
+    from mempo.config.overrides import source_and_overrides
+    from mempo.run.doctor import checks
+
+    source, settings = source_and_overrides(source, overrides)
+    failed = False
+    for check in checks(resolve(source, settings) if source is not None or settings else None):
+        typer.echo(check.line)
+        failed |= check.status == "fail"
+    if failed:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -18,7 +18,7 @@ from mempo.config.base import leaves, long_form
 from mempo.config.check import check
 from mempo.config.explain import explain, shortened
 from mempo.config.overrides import merge, parse_override
-from mempo.config.retired import without_retired
+from mempo.config.retired import as_written_then, without_retired
 from mempo.config.rewards import PRESETS, MemorySettings
 from mempo.config.schema import Config
 from mempo.config.yaml_text import dump_flow, load_yaml, read_yaml
@@ -51,7 +51,7 @@ def completed(saved: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(saved, Mapping) or not {"output", "seed", "model", "data", "agent", "limits"} <= saved.keys():
         return saved
     try:
-        return Config.model_validate(without_retired(saved)).model_dump(mode="json")
+        return Config.model_validate(without_retired(as_written_then(saved))).model_dump(mode="json")
     except (ValidationError, TypeError, ConfigError):
         return saved
 
@@ -94,15 +94,10 @@ def resolve(source: str | None, overrides: Sequence[str] = ()) -> Resolved:
 
 
 def _forget_followers(saved: dict[str, Any], layer: Mapping[str, Any]) -> None:
-    """Take out of a saved configuration what followed from its preset, where `layer` asks for another preset or turns
-    the signal off or on: it follows again."""
-    memory, credit, rl = (saved.get(name) or {} for name in ("memory", "credit", "rl"))
+    """Take out of a saved configuration what followed from its preset, where `layer` asks for another preset."""
+    memory = saved.get("memory") or {}
     old = memory.get("preset", "recommended")
     new = (layer.get("memory") or {}).get("preset", old)
-    if new != old or "memory_signal" in (layer.get("rl") or {}):
-        by_state = old == "state" and rl.get("memory_signal", True)
-        if credit.get("baseline") == ("state" if by_state else "group"):
-            credit.pop("baseline")
     if new != old and old in PRESETS:
         was = MemorySettings(preset=old).model_dump(mode="json")
         for key in {key for preset in PRESETS.values() for key in preset} - {"probe"}:
@@ -166,7 +161,7 @@ def _of_run(path: Path, file: Path) -> dict[str, Any]:
     is_run = any((path / name).exists() for name in ("data.json", "metrics.jsonl", "checkpoints"))
     if is_run and (not text.endswith("\n") or ("output" in found and "evaluate" not in found)):
         raise ConfigError(f"{file} is damaged (its end is missing); {remedy}")
-    return {**found, "output": str(path)} if is_run else found
+    return {**as_written_then(found), "output": str(path)} if is_run else found
 
 
 def recipe_layer(name: str) -> Layer:

@@ -25,6 +25,8 @@ RETIRED: dict[str, Retired] = {
         0.0, "with dropout the updated policy is another one than the policy that sampled; leave 0"
     ),
     "credit.eps": Retired(1e-6),
+    "credit.baseline": Retired("group", "policies trained on baselines by state learned no better (docs/results.md)"),
+    "memory.std_floor": Retired(0.0),
     "sft.expert.open_separator": Retired("; "),
     "toy.head_size": Retired(32, "toy.layers and toy.hidden_size make the policy larger"),
     "toy.init_range": Retired(0.12),
@@ -43,6 +45,21 @@ RETIRED: dict[str, Retired] = {
 """By dotted key."""
 
 
+_DEFAULTS_THEN = {"lost_notes": "ignored", "fade_batches": None}
+"""Of `memory.*`, before `recommended` had them otherwise: what a run stands for that was begun without these keys."""
+
+
+def as_written_then(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run folder, with the defaults of the release that wrote it where they were others."""
+    memory = saved.get("memory")
+    if "evaluate" not in saved or not isinstance(memory, Mapping):  # not every setting: no run of ours wrote it
+        return dict(saved)
+    then = dict(_DEFAULTS_THEN)
+    if isinstance(credit := saved.get("credit"), Mapping) and credit.get("function"):
+        del then["fade_batches"]  # an advantage function of the user's own leaves it nothing to do
+    return {**saved, "memory": {**then, **memory}}
+
+
 def without_retired(settings: Mapping[str, Any], origins: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The same settings without retired ones. `origins`: by dotted key, where a value came from.
 
@@ -57,7 +74,8 @@ def _without(settings: Mapping[str, Any], prefix: str, origins: Mapping[str, str
     for name, value in settings.items():
         key = f"{prefix}{name}"
         if (gone := RETIRED.get(key)) is not None:
-            if value != gone.constant or isinstance(value, bool) != isinstance(gone.constant, bool):
+            same = value == gone.constant and isinstance(value, bool) == isinstance(gone.constant, bool)
+            if value is not None and not same:
                 instead = f"; {gone.instead}" if gone.instead else ""
                 where = f" [{origins[key]}]" if key in origins else ""
                 raise ConfigError(f"{key} is no setting any more, it is always {gone.constant!r}{instead}{where}")

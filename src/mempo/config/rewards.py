@@ -64,7 +64,8 @@ class ProbeSettings(Settings):
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # P(mem) alone, pooled per turn, no threshold, joiners not gold: the defaults below.
+    # P(mem) alone, pooled per turn, no threshold; a lost note is the worst one; fades as the outcome speaks: the
+    # defaults below.
     "recommended": {},
     # The published method, choice by choice (MemPO, arXiv 2603.00680, and its code).
     "original": {
@@ -73,11 +74,10 @@ PRESETS: dict[str, dict[str, Any]] = {
         "empty_is_one": True,
         "pool": "question",
         "small_pool": "original",
+        "lost_notes": "ignored",
+        "fade_batches": None,
         "probe": {"separators_are_gold": True},
     },
-    # Notes and rollouts compared where they were in the same state; a lost note is the worst one; fades as the outcome
-    # speaks. `credit.baseline` follows it.
-    "state": {"pool": "state", "lost_notes": "worst", "fade_batches": 4},
 }
 
 
@@ -98,12 +98,10 @@ class MemorySettings(Settings):
     """How notes are rewarded. A preset sets every key that is not given; combinations of which a part would do nothing
     are refused."""
 
-    preset: Literal["recommended", "original", "state"] = "recommended"
-    """`recommended`: P(mem) alone, pooled per turn, no threshold. `original`: the published method, choice by choice.
-    `state`: as recommended, but notes and rollouts are compared by the state that they were in (`pool`, and
-    `credit.baseline` follows), a lost note counts as the worst (`lost_notes`), and memory advantages fade as the
-    outcome begins to tell rollouts apart (`fade_batches`). Keys given beside it win. `memory: original` alone is short
-    for it."""
+    preset: Literal["recommended", "original"] = "recommended"
+    """`recommended`: P(mem) alone, pooled per turn, no threshold; a lost note counts as the worst (`lost_notes`), and
+    memory advantages fade as the outcome begins to tell rollouts apart (`fade_batches`). `original`: the published
+    method, choice by choice. Keys given beside it win. `memory: original` alone is short for it."""
     baseline: Literal["none", "full", "visible", "previous_note"] = "none"
     """What P(mem) is compared with. `none`: nothing, the pool of the question is baseline enough. `full`: P given the
     whole history before the turn (the original). `visible`: P given what the policy really saw before it wrote the
@@ -134,12 +132,11 @@ class MemorySettings(Settings):
     length_limit_tokens: int | None = Field(default=None, ge=1)
     """The note length that costs a whole lambda. None: `limits.max_note_tokens`, or else `limits.max_turn_tokens`."""
     lookahead: LookaheadSettings = LookaheadSettings()
-    pool: Literal["question", "turn", "state"] = "turn"
-    """The rewards a note is compared with: all of its question's; those of the same turn index; or those of notes that
-    were written from the very same prompt, divided by the spread of the turn."""
+    pool: Literal["question", "turn"] = "turn"
+    """The rewards a note is compared with: all of its question's, or those of the same turn index."""
     min_pool: int = Field(default=4, ge=2)
-    """A state's pool with fewer rewards falls back to the turn's, and a turn's to the question's."""
-    lost_notes: Literal["ignored", "worst"] = "ignored"
+    """A turn's pool with fewer rewards falls back to the question's."""
+    lost_notes: Literal["ignored", "worst"] = "worst"
     """What becomes of a turn that should have a note and has none that is closed, filled and short enough, or whose
     action cannot be carried out: nothing; or it enters the pool with the lowest reward there is, and its advantage lies
     on all that was generated in the turn."""
@@ -147,11 +144,9 @@ class MemorySettings(Settings):
     """A pool below 2: `no_signal`, or the original's mean 0 and std 1 (the raw reward becomes the advantage)."""
     normalize_std: bool = True
     """Divide by the pool's standard deviation."""
-    std_floor: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Divide by no less than this, so that a spread which is noise is not blown up."""
     weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     """Factor of the memory advantage. 0 measures the signal without training on it."""
-    fade_batches: int | None = Field(default=None, ge=1)
+    fade_batches: int | None = Field(default=4, ge=1)
     """Multiply `weight` by the share of groups whose scores are all equal, over so many of the last batches: full where
     the outcome says nothing, zero where it tells all rollouts apart. None: the weight is constant."""
     gate: Literal["always", "when_group_varies", "when_not_negative"] = "always"
@@ -181,11 +176,6 @@ class MemorySettings(Settings):
             raise ValueError(
                 f"threshold {self.threshold} compares two sides, but baseline none has one: use baseline full, or "
                 "threshold independent"
-            )
-        if self.pool == "state" and self.small_pool == "original":
-            raise ValueError(
-                "small_pool original never falls back, which pool state does where a state has few notes: use pool "
-                "question or turn"
             )
         if self.threshold != "none" and self.lookahead.k > 0:
             raise ValueError(

@@ -62,12 +62,3 @@ class Config(Settings):
             limited = memory.model_copy(update={"length_limit_tokens": limit})
             object.__setattr__(self, "memory", limited)  # frozen for everybody else
         return self
-
-    @model_validator(mode="after")
-    def _baseline_of_the_outcome(self) -> Config:
-        """It follows the preset of the memory signal, unless `rl.memory_signal` is off: then the outcome is alone."""
-        if self.credit.baseline is None and self.credit.function is None:
-            by_state = self.rl.memory_signal and self.memory.preset == "state"
-            credit = self.credit.model_copy(update={"baseline": "state" if by_state else "group"})
-            object.__setattr__(self, "credit", credit)
-        return self

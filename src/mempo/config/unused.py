@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-CREDIT_KEYS = ("pool", "min_pool", "small_pool", "weight", "normalize_std", "std_floor", "fade_batches", "gate")
+CREDIT_KEYS = ("pool", "min_pool", "small_pool", "weight", "normalize_std", "fade_batches", "gate")
 """The settings of `memory` that turn rewards into advantages; an own advantage function takes the place of them all."""
 
 _DENSE_OF_BUILD = ("dense.factory", "dense.metric", "dense.train_sample", "dense.seed", "dense.stored_as")
@@ -243,12 +243,6 @@ TABLE: tuple[Unused, ...] = (
         ("min_pool",),
         lambda s: s.small_pool == "original",
         "{key} does nothing with small_pool original, which never falls back",
-    ),
-    Unused(
-        "MemorySettings",
-        ("std_floor",),
-        lambda s: not s.normalize_std,
-        "{key} does nothing with normalize_std false, which divides by nothing",
     ),
     Unused(
         "MemorySettings",

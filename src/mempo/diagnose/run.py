@@ -160,8 +160,6 @@ class _Reader:
             remarks.append("these are rollouts of an evaluation: there is no credit, and groups may be single rollouts")
         elif batch.credit == "none" and config.credit.function:
             remarks.append("the rollout file holds no advantages, and own credit is not computed again: no credit rows")
-        elif batch.credit == "none" and "state" in (config.memory.pool, config.credit.baseline):
-            remarks.append("the rollout file holds no advantages, and those by state are not computed again")
         elif batch.credit == "none":
             batch = with_recomputed_credit(batch, config.credit, config.memory)
             remarks.append(

@@ -10,6 +10,7 @@ import numpy as np
 
 from mempo.config.rewards import PRESETS, MemorySettings
 from mempo.config.train import CreditSettings
+from mempo.diagnose.by_state import memory_by_state, outcome_by_state, states_of_turns
 from mempo.rollout.interfaces import Scorer, ScoreRequest
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory
@@ -21,13 +22,12 @@ ByTurn = list[dict[int, float]]
 
 MEMORY: dict[str, dict[str, Any]] = {
     "recommended": {},
+    "lost notes ignored": {"lost_notes": "ignored"},
     "original": {"preset": "original"},
     "no std": {"normalize_std": False},
     "log ratio": {"reward": "log_ratio"},
     "against what was seen": {"baseline": "visible"},
     "against the last note": {"baseline": "previous_note"},
-    "by state": {"pool": "state", "lost_notes": "worst"},
-    "by state, log ratio": {"pool": "state", "lost_notes": "worst", "reward": "log_ratio"},
 }
 """Memory signals by name, as settings of `memory.*`; the probe is the run's. None fades: that changes what all notes
 are paid alike."""
@@ -66,16 +66,28 @@ def signals_of(
         outcome: ByTurn = [{} for _ in trajectories]
         notes: ByTurn = [{} for _ in trajectories]
         for i, place in enumerate(batch.places):
-            everywhere = {turn.index: made.outcome[i] for turn in trajectories[place].turns}
-            outcome[place] = everywhere | made.outcome_at[i]
+            outcome[place] = {turn.index: made.outcome[i] for turn in trajectories[place].turns}
             notes[place] = made.memory[i]
         return outcome, notes
 
-    credit = CreditSettings(baseline="group")
+    def by_state() -> tuple[ByTurn, ByTurn]:
+        mine = replace(scoring, memory=plain, memory_signal=True)
+        batch = score_batch(mine, questions, trajectories, remembering).counted(group_size)
+        outcome: ByTurn = [{} for _ in trajectories]
+        notes: ByTurn = [{} for _ in trajectories]
+        for group in batch.members:
+            states = states_of_turns([batch.trajectories[i] for i in group])
+            of_notes = memory_by_state([batch.notes[i] for i in group], [batch.lost[i] for i in group], states)
+            of_scores = outcome_by_state([batch.scores[i] for i in group], states)
+            for n, i in enumerate(group):
+                outcome[batch.places[i]], notes[batch.places[i]] = of_scores[n], of_notes[n]
+        return outcome, notes
+
+    credit = CreditSettings()
     found: dict[str, ByTurn] = {}
-    plain = MemorySettings(probe=scoring.memory.probe)
+    plain = MemorySettings(probe=scoring.memory.probe, fade_batches=None)
     found["outcome"], _ = advantages(plain, credit)
-    found["outcome by state"], _ = advantages(plain, CreditSettings(baseline="state"))
+    found["outcome by state"], found["by state"] = by_state()
     for name, memory in _memory_signals(scoring.memory).items():
         _, found[name] = advantages(memory, credit)
     if scoring.own_advantages is not None:
@@ -90,7 +102,8 @@ def _memory_signals(run: MemorySettings) -> dict[str, MemorySettings]:
     on_offer = {}
     for name, keys in MEMORY.items():
         change = PRESETS[keys["preset"]].get("probe", {}) if "preset" in keys else {}
-        on_offer[name] = MemorySettings(**keys, probe=run.probe.model_copy(update=change))
+        settings = {**keys, "fade_batches": None}
+        on_offer[name] = MemorySettings(**settings, probe=run.probe.model_copy(update=change))
     mine = run.model_copy(update={"fade_batches": None})
     return on_offer if mine in on_offer.values() else {**on_offer, "as in the run": mine}
 

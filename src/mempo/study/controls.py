@@ -1,6 +1,7 @@
 """Functions that studies name by import path: a dense outcome, and controls that break the tie of a note and its r.
 
 The controls are the recommended signal with rewards of other notes: what they gain or lose, no content of a note did.
+They fade with the silent groups of their own batch, since a function keeps nothing from one step to the next.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -12,11 +13,14 @@ from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
+from mempo.storage.stopping import Stopped, stoppable
+
 T = TypeVar("T")
 R = TypeVar("R")
 
 _SPAWN = multiprocessing.get_context("spawn")  # torch has threads, which a fork would lose
-_GRACE_S = 10.0
+_GRACE_S = 60.0
+"""An update of a real model ends and its checkpoint is written."""
 
 
 class Died(Exception):
@@ -108,11 +112,14 @@ class ProcessPool(Generic[T, R]):
         running = [(process, connection) for process, connection, _ in self._at_work]
         for _, connection in self._idle:
             connection.close()  # a worker without work ends
-        if kind is KeyboardInterrupt:  # from a terminal the workers have it too, and save what they have
+        if kind is not None and issubclass(kind, KeyboardInterrupt):  # the workers save what they have
+            if isinstance(error, Stopped) and error.number == signal.SIGTERM:  # Ctrl-C reaches them by itself
+                for process, _ in running:
+                    process.terminate()
             for process, _ in running:
                 process.join(_GRACE_S)
         for process, connection in running:
-            process.terminate()
+            process.kill()
             connection.close()
         for process, _ in (*self._idle, *running):
             process.join()
@@ -123,11 +130,12 @@ def _serve(connection: Connection, work: Callable[[Any], Any]) -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
-    try:
-        while True:
-            connection.send(work(connection.recv()))
-    except (EOFError, OSError, KeyboardInterrupt):
-        return
+    with stoppable(lambda: "its run is saved"):
+        try:
+            while True:
+                connection.send(work(connection.recv()))
+        except (EOFError, OSError, KeyboardInterrupt):
+            return  # quietly: the parent says what there is to say
 
 
 def _end_with(sentinel: int) -> None:

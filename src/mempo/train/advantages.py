@@ -6,8 +6,7 @@
 
 (MemPO, arXiv 2603.00680; std with n - 1, as in verl.) A group is the rollouts of one question, and each rollout counts
 once in it, however many turns or training rows it has. Rollouts without a score do not count: they are not among those
-of an `AdvantageBatch`. With `credit.baseline: state` the mean on a turn is that of the rollouts which passed the state
-of the turn. Scores are compared in `outcomes.py`, notes in `pools.py`; functions of the user's own are in
+of an `AdvantageBatch`. Scores are compared in `outcomes.py`, notes in `pools.py`; functions of the user's own are in
 `own_advantages.py`.
 """
 
@@ -15,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from mempo.config.rewards import MemorySettings
@@ -24,9 +23,8 @@ from mempo.rewards.rollout_metrics import mean
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Row, Trajectory, Turn
 from mempo.train.fading import fade
-from mempo.train.outcomes import OutcomeAdvantages, outcome_advantages, outcome_baseline, outcome_by_state
+from mempo.train.outcomes import OutcomeAdvantages, outcome_advantages
 from mempo.train.pools import NoteRewards, finite, memory_advantages
-from mempo.train.states import StateKeys, state_keys
 
 # --- what goes in, what comes out ----------------------------------------------------------------------------------
 
@@ -82,28 +80,23 @@ AdvantageFunction = Callable[[AdvantageBatch], tuple[list[float], list[dict[int,
 class Advantages:
     """Of every rollout of a batch, `[rollouts]`: `outcome`, and `memory` `{turn: A}`, notes that earn none left out.
 
-    `outcome_at` `{turn: A}`: the turns on which the outcome has another advantage, that of their state. `silence`: the
-    share of silent groups of the last batches, this one included, which the next step is to be given. `lost`: turns
-    whose memory advantage lies on the whole turn.
+    `silence`: the share of silent groups of the last batches, this one included, which the next step is to be given.
+    `lost`: turns whose memory advantage lies on the whole turn.
     """
 
     outcome: list[float]
     memory: list[dict[int, float]]
     metrics: dict[str, float | None]
-    outcome_at: list[dict[int, float]] = field(default_factory=list)
     silence: tuple[float, ...] = ()
     lost: Sequence[Collection[int]] = ()
 
     def __post_init__(self) -> None:
-        if not self.outcome_at:
-            object.__setattr__(self, "outcome_at", [{} for _ in self.outcome])
         if not self.lost:
             object.__setattr__(self, "lost", [()] * len(self.outcome))
 
     def of_row(self, rollout: int, trajectory: Trajectory, row: Row) -> list[float]:
         """One advantage per token of a training row of rollout `rollout`, `[tokens]`; see `row_advantages`."""
-        i = rollout
-        return row_advantages(trajectory, row, self.outcome[i], self.memory[i], self.outcome_at[i], self.lost[i])
+        return row_advantages(trajectory, row, self.outcome[rollout], self.memory[rollout], self.lost[rollout])
 
 
 def batch_advantages(
@@ -119,7 +112,6 @@ def batch_advantages(
         UserError: `own` failed, or returned what are no advantages.
     """
     members = batch.members
-    by_state = memory.pool == "state" or outcome_baseline(credit, memory) == "state"
     silent = [len({batch.scores[i] for i in group}) == 1 for group in members]
     faded, silence = fade(silence, silent, memory.fade_batches)
     groups = [
@@ -129,7 +121,6 @@ def batch_advantages(
             credit,
             memory,
             lost=[batch.lost[i] for i in group],
-            states=state_keys([batch.trajectories[i] for i in group]) if by_state else None,
             faded=faded,
         )
         for group in members
@@ -139,11 +130,10 @@ def batch_advantages(
         made = Advantages(outcome, by_turn, {}, lost=batch.lost)
         return replace(made, metrics=_metrics(batch, made, groups, None))
     outcome, by_turn = [0.0] * len(batch.scores), [dict[int, float]() for _ in batch.scores]
-    outcome_at = [dict[int, float]() for _ in batch.scores]
     for group, found in zip(members, groups, strict=True):
         for n, i in enumerate(group):
-            outcome[i], by_turn[i], outcome_at[i] = found.outcome[n], found.memory[n], found.outcome_at[n]
-    made = Advantages(outcome, by_turn, {}, outcome_at, silence, batch.lost)
+            outcome[i], by_turn[i] = found.outcome[n], found.memory[n]
+    made = Advantages(outcome, by_turn, {}, silence, batch.lost)
     return replace(made, metrics=_metrics(batch, made, groups, memory.weight * faded))
 
 
@@ -167,12 +157,11 @@ def refuse_two_questions(trajectories: Sequence[Trajectory], places: Sequence[in
 
 @dataclass(frozen=True)
 class GroupAdvantages:
-    """Of the rollouts of one question: `outcome` `[rollouts]`, `memory` and `outcome_at` `[rollouts]{turn: A}`. Counts
-    of notes: `fallbacks`, `no_signal` and `lost` as in `MemoryAdvantages`, `gated`: kept back by the gate."""
+    """Of the rollouts of one question: `outcome` `[rollouts]`, `memory` `[rollouts]{turn: A}`. Counts of notes:
+    `fallbacks`, `no_signal` and `lost` as in `MemoryAdvantages`, `gated`: kept back by the gate."""
 
     outcome: list[float]
     memory: list[dict[int, float]]
-    outcome_at: list[dict[int, float]]
     zero_spread: bool
     fallbacks: int = 0
     no_signal: int = 0
@@ -186,20 +175,12 @@ def group_advantages(
     credit: CreditSettings,
     memory: MemorySettings,
     lost: Sequence[Collection[int]] | None = None,
-    states: Sequence[StateKeys] | None = None,
     faded: float = 1.0,
 ) -> GroupAdvantages:
     """From the scores `[rollouts]` and note rewards `[rollouts]{turn: r}` of one question to its advantages.
 
-    `lost` `[rollouts]`: turns without the note that they should have. `states` `[rollouts]{turn: state}`, where the
-    settings compare by state. `faded`: a factor of the memory weight.
-
-    Raises:
-        ValueError: the settings compare by state, and there are no `states`.
+    `lost` `[rollouts]`: turns without the note that they should have. `faded`: a factor of the memory weight.
     """
-    by_state = outcome_baseline(credit, memory) == "state"
-    if by_state and states is None:
-        raise ValueError("credit.baseline is state, but no states were given")
     outcome = outcome_advantages(scores, credit)
     made = memory_advantages(
         notes,
@@ -208,8 +189,6 @@ def group_advantages(
         normalize_std=memory.normalize_std,
         weight=memory.weight * faded,
         small_pool=memory.small_pool,
-        std_floor=memory.std_floor,
-        states=states,
         lost=lost,
         lowest=lowest_reward(memory),
     )
@@ -217,9 +196,6 @@ def group_advantages(
     return GroupAdvantages(
         outcome=outcome.values,
         memory=kept,
-        outcome_at=outcome_by_state(scores, states, credit)
-        if by_state and states is not None
-        else [{} for _ in scores],
         zero_spread=outcome.zero_spread,
         fallbacks=made.fallbacks,
         no_signal=made.no_signal,
@@ -262,13 +238,11 @@ def row_advantages(
     row: Row,
     outcome: float,
     memory: Mapping[int, float],
-    outcome_at: Mapping[int, float] | None = None,
     lost: Collection[int] = (),
 ) -> list[float]:
     """The advantage of every token of a training row, `[tokens]`; 0 outside the generated ones.
 
-    `outcome` goes to every generated token (`outcome_at[turn]` in its place, where there is one), `memory[turn]` on top
-    of it to those that it is for: see `paid_slots`.
+    `outcome` goes to every generated token, `memory[turn]` on top of it to those that it is for: see `paid_slots`.
 
     Raises:
         ValueError: `memory` names a turn that does not exist.
@@ -280,8 +254,7 @@ def row_advantages(
         )
     values = [0.0] * len(row.ids)
     for segment in row.segments:
-        base = float((outcome_at or {}).get(segment.turn, outcome))
-        values[segment.start : segment.stop] = [base] * (segment.stop - segment.start)
+        values[segment.start : segment.stop] = [float(outcome)] * (segment.stop - segment.start)
         if segment.turn in memory:
             for slot in paid_slots(trajectory.turns[segment.turn], segment.turn in lost):
                 values[segment.start + slot] += memory[segment.turn]
@@ -317,25 +290,19 @@ def _metrics(
     `memory_only_groups`: the share of groups in which notes are all that is paid for. `memory_weight`: the weight of
     the memory advantage, faded. `weight` None: the advantages are from a function of the user's own."""
     of_outcome = of_memory = 0.0
-    outcome = []
     for i, trajectory in enumerate(batch.trajectories):
-        tokens, paid = trajectory.generated_tokens, abs(made.outcome[i]) * trajectory.generated_tokens
-        if made.outcome_at[i]:
-            at = [made.outcome_at[i].get(turn.index, made.outcome[i]) for turn in trajectory.turns]
-            paid = sum(abs(a) * len(turn.generated_ids) for a, turn in zip(at, trajectory.turns, strict=True))
-        outcome.append(paid / tokens if made.outcome_at[i] and tokens else abs(made.outcome[i]))
-        of_outcome += paid
+        of_outcome += abs(made.outcome[i]) * trajectory.generated_tokens
         of_memory += sum(
             abs(a) * len(paid_slots(trajectory.turns[turn], turn in made.lost[i])) for turn, a in made.memory[i].items()
         )
     total = of_outcome + of_memory
     memory_only = [
-        not any(outcome[i] for i in group) and any(a for i in group for a in made.memory[i].values())
+        not any(made.outcome[i] for i in group) and any(a for i in group for a in made.memory[i].values())
         for group in batch.members
     ]
     formulas = weight is not None
     return {
-        "credit/outcome_abs": mean(outcome),
+        "credit/outcome_abs": mean(map(abs, made.outcome)),
         "credit/memory_abs": mean(abs(value) for by_turn in made.memory for value in by_turn.values()),
         "credit/memory_share": of_memory / total if total else None,
         "credit/memory_only_groups": mean(map(float, memory_only)),

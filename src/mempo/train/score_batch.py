@@ -88,15 +88,13 @@ class ScoredBatch:
 
     def facts_with(self, batch: AdvantageBatch, advantages: Advantages) -> list[dict[str, Any]]:
         """Facts for the rollout file with the `advantage` of the outcome (None: the rollout does not count), and that
-        of each note (None: it earned none). `advantage_at` `{turn: A}`: the outcome's, where a state has its own."""
+        of each note (None: it earned none)."""
         outcome = dict(zip(batch.places, advantages.outcome, strict=True))
-        at = dict(zip(batch.places, advantages.outcome_at, strict=True))
         memory = dict(zip(batch.places, advantages.memory, strict=True))
         return [
             {
                 **fact,
                 "advantage": outcome.get(i),
-                **({"advantage_at": at[i]} if at.get(i) else {}),
                 "notes": [{**note, "advantage": memory.get(i, {}).get(note["turn"])} for note in fact["notes"]],
             }
             for i, fact in enumerate(self.facts)

@@ -1,0 +1,153 @@
+"""A trained agent in this process: ask it questions, score its notes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mempo.config import Config, resolve
+from mempo.config.rollout import DecodingSettings
+from mempo.engine.model import load_codec, load_policy, model_window
+from mempo.engine.prefix_forward import SharedForward
+from mempo.engine.scorer import LocalScorer
+from mempo.envs.registry import make_world
+from mempo.errors import UserError
+from mempo.rewards.memory import probe_request
+from mempo.rewards.probe import NoSignal, probe_or_reason
+from mempo.rollout.agent import Agent, Job, run_rollouts
+from mempo.rollout.interfaces import Sampler, Scorer
+from mempo.rollout.protocol import closing, opening
+from mempo.rollout.question import Gold, Question
+from mempo.rollout.trajectory import Trajectory
+from mempo.run.evaluate import final_model
+from mempo.setup import check_window, make_agent, make_sampler, make_tools, open_retriever
+
+Overrides = Mapping[str, Any] | Sequence[str]
+"""`{"rl.steps": 2}`, or `["rl.steps=2"]` as on the command line."""
+
+
+def override_texts(overrides: Overrides) -> list[str]:
+    """As on the command line."""
+    if isinstance(overrides, Mapping):
+        return [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
+    return [overrides] if isinstance(overrides, str) else list(overrides)
+
+
+@dataclass(frozen=True)
+class TurnText:
+    """A turn as text. `saw`: the whole prompt. `wrote`: what the policy generated. `note`: between its tags, None where
+    no note is closed. `result`: what came back, empty after the last turn."""
+
+    saw: str
+    wrote: str
+    note: str | None
+    action: str | None
+    result: str
+
+
+class LoadedAgent:
+    """An agent with its policy, tools and retriever, made by `load_agent`; a context manager that removes the index
+    that it built of a corpus file.
+
+    `agent`, `sampler` and `scorer` are what the library's own loops take (`mempo.rollout.agent.run_rollouts`,
+    `mempo.rewards.memory.score_notes`).
+    """
+
+    def __init__(self, config: Config, agent: Agent, sampler: Sampler, scorer: Scorer, work: Any) -> None:
+        self.config, self.agent, self.sampler, self.scorer, self._work = config, agent, sampler, scorer, work
+
+    def __enter__(self) -> LoadedAgent:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._work.cleanup()
+
+    def ask(self, question: str | Question, temperature: float = 0.0, seed: int = 0) -> Trajectory:
+        """Play one question to its end. `answer` of the trajectory is None where the agent gave none; `turns` hold what
+        it saw and wrote. A tool or server that fails is a stop reason of the trajectory, never an exception.
+
+        Raises:
+            UserError: an environment in which this question cannot be played.
+        """
+        asked = question if isinstance(question, Question) else Question("asked", question, None)
+        decoding = DecodingSettings(temperature=temperature)
+        return _run(lambda: run_rollouts(self.agent, self.sampler, [Job(asked, 0, (seed,))], decoding))[0]
+
+    def texts(self, rollout: Trajectory) -> list[TurnText]:
+        """What the policy saw and wrote, turn by turn; the ids in `rollout.turns` are the truth that this reads."""
+        codec, made = self.agent.renderer.codec, []
+        for turn in rollout.turns:
+            note = turn.parsed.note
+            wrote = codec.decode(turn.own_ids)
+            made.append(
+                TurnText(
+                    saw=codec.decode(turn.prompt_ids),
+                    wrote=wrote,
+                    note=note.inner(wrote).strip() if note else None,
+                    action=f"{turn.parsed.action.kind}: {turn.parsed.action.text}" if turn.parsed.action else None,
+                    result=codec.decode(turn.observation.ids).strip() if turn.observation else "",
+                )
+            )
+        return made
+
+    def score_note(self, question: str, answer: Gold, note: str) -> float:
+        """P(answer | question, note) in [0, 1]: the geometric mean over the answer's tokens, as the memory signal takes
+        it. `note` is the text between the tags; it is data, so that tags in it stay text. `answer`: a string, aliases,
+        or aliases for each objective (the first alias counts).
+
+        Raises:
+            UserError: an answer that gives no signal (blank, or longer than memory.probe.max_gold_tokens).
+        """
+        codec, settings = self.agent.renderer.codec, self.config.memory.probe
+        probe = probe_or_reason(codec, Question("scored", question, answer), settings)
+        if isinstance(probe, NoSignal):
+            raise UserError(f"the answer {answer!r} gives no signal: {probe}")
+        ids = codec.encode_mixed([(opening("mem"), True), (note, False), (closing("mem"), True)]).ids
+        request = probe_request((*self.agent.renderer.question(question), *ids), probe)
+        return math.exp(float(self.scorer.score([request])[0].mean()))
+
+
+def load_agent(source: str | Path, overrides: Overrides = (), config: str | None = None) -> LoadedAgent:
+    """The agent of a run folder (its final policy, or its newest checkpoint), or of a model folder or hub name with the
+    recipe or file `config`. `overrides` win over the configuration, as on the command line.
+
+    Raises:
+        UserError: there is no policy, a setting is wrong, the corpus or the server cannot be read.
+    """
+    path = Path(source)
+    is_run = (path / "config.yaml").is_file()
+    if config is None and not is_run:
+        raise UserError(f"{source} is no run folder (it has no config.yaml); name the configuration with config=…")
+    settings = resolve(config or str(path), override_texts(overrides)).config
+    model = str(final_model(path)) if is_run else str(source)
+    codec = load_codec(model)
+    check_window(settings, model_window(model))
+    work = tempfile.TemporaryDirectory(prefix="mempo-")
+    world = make_world(settings.data.world, settings.data.world_options) if settings.data.world else None
+    retriever = open_retriever(settings, world, Path(work.name))
+    agent = make_agent(settings, codec, make_tools(settings, retriever), world)
+    policy = load_policy(settings.model, model, codec)
+    forward = SharedForward(policy)
+    return LoadedAgent(
+        settings, agent, make_sampler(settings, policy, forward), LocalScorer(policy, forward=forward), work
+    )
+
+
+def _run(make: Any) -> Any:
+    """The result of a coroutine, also from inside a running event loop, such as a notebook's."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(make())
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(make())).result()
