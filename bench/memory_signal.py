@@ -21,7 +21,7 @@ from dataclasses import dataclass
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from naive import padded_tokens, score_padded, score_unpadded
+from naive import floor_tokens, padded_tokens, score_padded, score_unpadded
 from profiled import profile
 from shapes import Shape, describe, logp_old_requests, model, rollouts
 from split import SplitForward
@@ -30,7 +30,6 @@ from timing import alternate, ratio, spread
 from mempo.engine.policy import Policy
 from mempo.engine.prefix_cache import as_ids
 from mempo.engine.prefix_forward import SharedForward, last_target
-from mempo.engine.prefix_plan import floor_tokens
 from mempo.engine.scorer import LocalScorer, wanted
 from mempo.rewards.note_contexts import BASELINES, note_context
 from mempo.rollout.interfaces import ScoreRequest

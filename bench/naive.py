@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria,
 from mempo.config.train import LossSettings
 from mempo.engine.loss import policy_loss, token_weights
 from mempo.engine.policy import Policy
+from mempo.engine.prefix_cache import Ids as IdArray
+from mempo.engine.prefix_cache import common_length
 from mempo.engine.update import TrainRow
 from mempo.rollout.interfaces import ScoreRequest
 
@@ -167,3 +170,10 @@ def update(
     torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
     optimizer.step()
     return tokens
+
+
+def floor_tokens(sequences: Sequence[IdArray]) -> int:
+    """Tokens that must be forwarded whatever the way: the nodes of the sequences' tree, each once."""
+    ordered = sorted(sequences, key=lambda ids: ids.tolist())
+    shared = sum(common_length(last, ids) for last, ids in pairwise(ordered))
+    return sum(map(len, ordered)) - shared

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from naive import generate
+from naive import floor_tokens, generate
 from profiled import profile
 from shapes import Ids, describe, model
 from timing import alternate, ratio, spread
@@ -27,7 +27,6 @@ from timing import alternate, ratio, spread
 from mempo.engine.policy import Policy
 from mempo.engine.prefix_cache import as_ids
 from mempo.engine.prefix_forward import SharedForward
-from mempo.engine.prefix_plan import floor_tokens
 from mempo.engine.sampler import generate_batch
 from mempo.rollout.interfaces import SamplingParams
 

@@ -8,12 +8,13 @@ import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
 import mempo.cli.main
@@ -93,12 +94,36 @@ def test_python_m_mempo_is_mempo() -> None:
     assert done.stdout == f"mempo {mempo.__version__}\n"
 
 
-def test_a_shell_can_complete_commands() -> None:
-    asked = {"_MEMPO_COMPLETE": "complete_bash", "COMP_WORDS": "mempo dia", "COMP_CWORD": "1"}
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("mempo dia", {"diagnose"}),
+        ("mempo train quic", {"quickstart"}),
+        ("mempo train quickstart rl.optim.l", {"rl.optim.lr="}),
+        ("mempo train mine", {"mine.yaml"}),
+    ],
+)
+def test_a_shell_completes_commands_recipes_files_and_keys(line: str, offered: set[str], tmp_path: Path) -> None:
+    for name in ("mine.yaml", "mine.txt"):
+        (tmp_path / name).touch()
+    asked = {"_MEMPO_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
     code = "import sys; sys.argv = ['mempo']; from mempo.cli.main import main; main()"
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env={**os.environ, **asked}, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["diagnose"]
+    environment = {**os.environ, **asked}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert set(done.stdout.split()) == offered
+
+
+def test_every_option_of_every_command_says_what_it_is() -> None:
+    def options(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+        for name, child in getattr(command, "commands", {}).items():
+            yield from options(child, f"{path} {name}")
+        yield from ((f"{path} {option.name}", option.help) for option in command.params if hasattr(option, "help"))
+
+    found = dict(options(typer.main.get_command(mempo.cli.main.app), "mempo"))
+    assert len(found) > 60
+    assert [name for name, said in found.items() if not said] == []
+    assert {"mempo world maze loops", "mempo world atlas subset", "mempo world atlas train_questions"} <= found.keys()
 
 
 def test_a_setting_is_explained(cli: Cli) -> None:

@@ -122,10 +122,10 @@ def test_notes_are_copied_by_ids_where_their_edges_are_token_edges(tags: str) ->
     note = turns[2].parsed.note
     assert note is not None
     assert turns[2].note_ids is not None
-    if text.is_token_edge(note.end):
+    if note.end in text.edges:
         assert turns[2].note_span is not None
         assert turns[2].note_ids == turns[2].own_ids[slice(*turns[2].note_span)]
-    assert text.is_token_edge(note.end) == (tags != "none"), "`><` straddles where tags are no tokens"
+    assert (note.end in text.edges) == (tags != "none"), "`><` straddles where tags are no tokens"
     built = context(codec, "memory").build(question, turns, NO_LIMIT)
     assert built.ids[len(question) :][: len(turns[2].note_ids)] == turns[2].note_ids
 

@@ -233,7 +233,7 @@ def test_a_merge_across_tags_belongs_to_the_tag_its_first_character_is_in() -> N
     assert span is not None
     last = decoded.text[decoded.starts[span[1] - 1] : decoded.starts[span[1]]]
     assert last == "><", "the token straddles the end of the note"
-    assert not decoded.is_token_edge(end)
+    assert end not in decoded.edges
     thought = decoded.tokens_of(end, end + len("<think>so</think>"))
     assert thought is not None
     assert thought[0] == span[1], "no token belongs to two spans"
@@ -269,9 +269,9 @@ def test_there_is_no_edge_inside_a_character() -> None:
     codec = byte_pair_codec([(">", e[0])])
     decoded = codec.decode_spans(codec.encode_trusted("<mem>é</mem>é"))
     assert decoded.text == "<mem>é</mem>é"
-    assert not decoded.is_token_edge(len("<mem>"))
-    assert not decoded.is_token_edge(len("<mem>é</mem>"))
-    assert decoded.is_token_edge(len("<mem>é"))
+    assert len("<mem>") not in decoded.edges
+    assert len("<mem>é</mem>") not in decoded.edges
+    assert len("<mem>é") in decoded.edges
 
 
 def test_bytes_that_are_no_text_keep_the_offsets_of_what_follows() -> None:

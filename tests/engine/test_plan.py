@@ -6,6 +6,7 @@ import random
 from itertools import pairwise, product
 
 import pytest
+from naive import floor_tokens
 
 from mempo.engine.prefix_cache import Ids, as_ids
 from mempo.engine.prefix_plan import (
@@ -14,7 +15,6 @@ from mempo.engine.prefix_plan import (
     PlannedRow,
     Target,
     batches,
-    floor_tokens,
     masked_cost,
     plan_rows,
 )

@@ -8,11 +8,11 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from naive import floor_tokens
 
 from mempo.engine.padding import micro_batches
 from mempo.engine.prefix_cache import as_ids
 from mempo.engine.prefix_forward import SharedForward
-from mempo.engine.prefix_plan import floor_tokens
 from mempo.engine.sampler import generate_batch
 from mempo.engine.scorer import LocalScorer, score_naive, wanted
 from mempo.rollout.interfaces import SamplingParams, ScoreRequest

@@ -7,12 +7,12 @@ from functools import cache
 
 import pytest
 from memory_signal import PAIRS, floor, left_by_rollout, probes
+from naive import floor_tokens
 from shapes import Shape, logp_old_requests, rollouts
 
 from mempo.engine.policy import Policy
 from mempo.engine.prefix_cache import as_ids
 from mempo.engine.prefix_forward import SharedForward
-from mempo.engine.prefix_plan import floor_tokens
 from mempo.engine.sampler import generate_batch
 from mempo.engine.scorer import LocalScorer
 from mempo.rollout.interfaces import SamplingParams, ScoreRequest

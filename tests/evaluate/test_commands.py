@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +12,11 @@ from typing import Any
 import pytest
 
 import mempo.cli.main
+from mempo.config import resolve
+from mempo.config.yaml_text import dump_yaml
 from mempo.engine.model import save_policy
 from mempo.storage.files import read_lines
+from mempo.storage.read_files import read_yaml
 from tests.evaluate.openai_stub import VLLM, Stub, reply, stub_server
 from tests.tiny import make_codec, tiny_llama
 
@@ -151,6 +155,19 @@ def test_a_served_model(cli: Cli, model: Path, config: Path, served: Stub, tmp_p
     assert code == 0, said
     assert len(read_lines(tmp_path / "out" / "rollouts" / "react.judge.jsonl")) == 4
     assert json.loads(Path("out/scores.json").read_text("utf-8"))["measures"]["react"]["1"]["judge"] == 1.0
+
+
+def test_a_run_with_a_start_is_asked_behind_a_server(cli: Cli, model: Path, config: Path, served: Stub) -> None:
+    """The run's own start plays no part: the policy is the server's, and only the tokenizer comes from the run."""
+    resolved = resolve(str(config), ["start=gone/run", "server=null"])
+    Path("run").mkdir()
+    Path("run/config.yaml").write_text(dump_yaml(resolved.plain()), "utf-8")
+    shutil.copytree(model, "run/final")
+    code, said = cli("eval", "run", "--server", served.url, "--out", "out")
+    assert code == 0, said
+    assert json.loads(Path("out/evaluation.json").read_text("utf-8"))["memory"]["1"]["em"] == 1.0
+    assert read_yaml(Path("out/config.yaml"), "")["start"] is None
+    assert read_yaml(Path("run/config.yaml"), "")["start"] == "gone/run"
 
 
 def test_a_server_that_fails_is_no_wrong_answer(cli: Cli, model: Path, config: Path, served: Stub) -> None:

@@ -111,10 +111,11 @@ def test_nobody_listens() -> None:
         client.post_now("/completions", BODY, text_of)
 
 
-def test_a_reply_that_never_ends_is_broken_off(stub: Stub) -> None:
+def test_a_reply_that_never_ends_is_broken_off(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mempo.engine.server.client.MAX_REPLY_BYTES", 1000)
     stub.fault = lambda number: raw(b"[" + b"1," * 100_000)
     with pytest.raises(HttpError, match="longer than 1000 bytes"):
-        ask(stub, max_reply_bytes=1000)
+        ask(stub)
     assert len(stub.bodies) == 1
 
 
@@ -181,9 +182,9 @@ def test_both_forms_of_retry_after(header: str | None, seconds: float | None) ->
 
 
 def test_the_wait_between_tries() -> None:
-    retry = RetrySettings(max_backoff_s=60.0, jitter=0.25)
+    retry = RetrySettings(max_backoff_s=60.0)
     drawn = [pause_s(8.0, 0.0, retry) for _ in range(200)]
-    assert min(drawn) >= 6.0
+    assert min(drawn) >= 4.0
     assert max(drawn) <= 8.0
     assert len(set(drawn)) > 100, "clients that failed together do not come back together"
     assert pause_s(8.0, 30.0, retry) == 30.0, "a server may ask for more"

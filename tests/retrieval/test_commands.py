@@ -89,6 +89,32 @@ def test_options_reach_the_index(cli: Any, corpus: Path, tmp_path: Path, caplog:
     assert {key: side["encoder"][key] for key in expected} == expected
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ("kind=bm25", "title_weight=5", "title_weight 2 → 5"),
+        ("kind=tantivy", "title_weight=5", "title_weight 2 → 5"),
+        ("kind=dense", "dense.factory=SQ8", "factory 'Flat' → 'SQ8'"),
+        ("kind=dense", "dense.metric=l2", "metric 'inner_product' → 'l2'"),
+        ("kind=hybrid", "lexical=tantivy", "lexical 'bm25' → 'tantivy'"),
+        ("kind=hybrid", "dense.factory=SQ8", "factory 'Flat' → 'SQ8'"),
+    ],
+)
+def test_an_index_made_otherwise_is_not_replaced(
+    cli: Any, corpus: Path, tmp_path: Path, first: str, second: str, said: str
+) -> None:
+    encoder = (f"encoder={tiny_bert(tmp_path / 'bert')}",) if first in ("kind=dense", "kind=hybrid") else ()
+    command = ("index", "build", corpus, "--out", tmp_path / "i", first, *encoder)
+    assert cli(*command)[0] == 0
+    before = (tmp_path / "i" / "index.json").read_bytes()
+    code, _, err = cli(*command, second)
+    assert code == 2
+    assert f"was made otherwise ({said}); name another folder, or --force" in err
+    assert (tmp_path / "i" / "index.json").read_bytes() == before
+    assert cli(*command)[0] == 0, "the same command may"
+    assert cli(*command, second, "--force")[0] == 0
+
+
 @pytest.mark.parametrize("kind", ["tantivy", "dense", "hybrid"])
 def test_a_run_opens_any_kind(corpus: Path, tmp_path: Path, kind: Any) -> None:
     bert = tiny_bert(tmp_path / "bert")

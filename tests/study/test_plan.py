@@ -131,6 +131,16 @@ def test_only_some_arms(tmp_path: Path) -> None:
         ({"starts": {"a": [], "b": {"sft_step": 3}}}, "name that start, sft_of"),
         ({"starts": {"a": [], "b": {"sft_of": "a", "set": ["sft.steps=3"]}}}, "set would do nothing"),
         ({"starts": {"a": [], "b": {"sft_of": "a", "sft_step": 6}}}, "which has 6 steps"),
+        (
+            {
+                "starts": {
+                    "a": ["sft.steps=90"],
+                    "b": {"sft_of": "a", "sft_step": 30},
+                    "c": {"sft_of": "a", "sft_step": 31},
+                }
+            },
+            "the SFT of a would keep 90 checkpoints, one every 1 steps, for those at 30, 31; .* larger number, 3 or",
+        ),
     ],
 )
 def test_what_cannot_be_run_is_said_in_one_line(tmp_path: Path, parts: dict[str, Any], said: str) -> None:

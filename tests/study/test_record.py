@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from mempo.rewards.answer_match import answers_given
-from mempo.study.record import MOST_POINTS, curve_of
+from mempo.study.record import MOST_POINTS, curve_of, objectives_right
 
 
 @pytest.mark.parametrize(
@@ -40,3 +43,18 @@ def test_a_curve_keeps_what_is_known_and_is_thinned_by_means() -> None:
     curve = curve_of(long)
     assert curve["step"][:2] == [2, 4]
     assert curve["score"] == [0.5] * MOST_POINTS
+
+
+def test_rollouts_that_do_not_count_are_in_no_share(tmp_path: Path) -> None:
+    """As everywhere: an infrastructure error, an own reward that said None, an excluded overflow."""
+    gold = [["Paris"], ["Rome"]]
+    lines = [
+        {"answer": "Rome; Paris", "gold": gold, "score": 0.0},
+        {"answer": "Oslo", "gold": gold, "score": 0.0},
+        {"answer": None, "gold": gold, "score": None, "is_error": True},
+        {"answer": "Paris; Rome", "gold": gold, "score": None, "unscored": "reward"},
+        {"answer": None, "gold": gold, "score": None, "unscored": "overflow"},
+    ]
+    (tmp_path / "rollouts").mkdir()
+    (tmp_path / "rollouts" / "step-3.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert objectives_right(tmp_path) == {"3": 0.5}

@@ -85,6 +85,27 @@ def test_sft_too_can_be_longer_until_rl_begins(tmp_path: Path) -> None:
     assert_same_weights(start / "final", whole / "final")
 
 
+def test_a_start_made_longer_does_not_keep_the_evaluation_of_the_shorter_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between SFT and its evaluation, it would stand beside a policy that it is not of."""
+    start = run(tmp_path / "start", *TINY, "rl.steps=0")
+    assert (start / "evaluation-start.json").is_file()
+
+    def killed(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mempo.run.train, "train_sft", killed)
+        with pytest.raises(KeyboardInterrupt):
+            again(start, "sft.steps=3")
+    assert not (start / "evaluation-start.json").exists()
+    again(start)
+    whole = run(tmp_path / "whole", *TINY, "rl.steps=0", "sft.steps=3")
+    name = "evaluation-start.json"
+    assert (start / name).read_bytes() == (whole / name).read_bytes()
+
+
 def test_a_schedule_that_ends_elsewhere_now_is_said(tmp_path: Path) -> None:
     start = run(tmp_path / "start", *TINY, "rl.optim.schedule=linear", "rl.steps=1")
     said = again(start, "rl.steps=2")
@@ -125,8 +146,20 @@ def test_more_questions_at_the_end_leave_the_start_as_it_was(copied: Path) -> No
     ],
 )
 def test_what_would_be_another_run_is_refused(short: Path, override: str, said: str) -> None:
+    before = (short / "config.yaml").read_bytes()
     with pytest.raises(UserError, match=said):
         again(short, override)
+    assert (short / "config.yaml").read_bytes() == before
+
+
+def test_a_resume_on_other_data_leaves_the_configuration_as_it_was(copied: Path) -> None:
+    """The keys may change, the questions may not: nothing is written before that is known."""
+    marks = json.loads((copied / "data.json").read_text())
+    (copied / "data.json").write_text(json.dumps({**marks, "training questions": "others"}))
+    before = (copied / "config.yaml").read_bytes()
+    with pytest.raises(UserError, match="training questions changed since the run"):
+        again(copied, "rl.steps=4")
+    assert (copied / "config.yaml").read_bytes() == before
 
 
 def test_what_rl_started_from_cannot_be_made_up(copied: Path) -> None:

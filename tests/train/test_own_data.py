@@ -13,8 +13,12 @@ import pytest
 from rich.console import Console
 
 from mempo.config import Config, resolve
+from mempo.config.server import ServerSettings
+from mempo.config.yaml_text import dump_yaml
 from mempo.data.errors import QuestionFileError
 from mempo.data.questions import load_questions
+from mempo.engine.model import save_policy
+from mempo.engine.server.connect import open_tokenizer
 from mempo.errors import ConfigError, UserError
 from mempo.rollout.agent import Agent
 from mempo.rollout.protocol import format_violations
@@ -22,11 +26,12 @@ from mempo.rollout.tokenizer import Codec
 from mempo.run.evaluate import evaluate_server
 from mempo.run.train import train
 from mempo.setup import Data, load_data, make_agent, make_tools
+from mempo.storage.read_files import read_yaml
 from mempo.train.demonstrations import Demonstrations, codec_of_toy, demonstrations
 from mempo.train.gold_plans import planned
 from mempo.train.sft import probe_row
 from tests.evaluate.openai_stub import CHAT, Stub, reply, stub_server
-from tests.tiny import make_codec
+from tests.tiny import make_codec, tiny_llama
 from tests.train.small import quiet
 
 ROOT = Path(__file__).parents[2]
@@ -270,6 +275,28 @@ def test_right_rollouts_of_a_stronger_model_are_demonstrations(tmp_path: Path) -
     row = probe_row(CODEC, demo, 1, config.memory.probe)
     assert row is not None
     assert len(found.probes) == 2
+
+
+def test_the_tokenizer_of_the_model_that_played_is_found_by_what_the_evaluation_says_of_it(tmp_path: Path) -> None:
+    """The folder was made from a run: its configuration names no model, or another one; `identity.json` has it."""
+    out, model = tmp_path / "teacher", tmp_path / "model"
+    config = configured(tmp_path, BARE, f"sft.rollouts={out}")
+    collected(tmp_path, out, config)
+    of_bytes = open_tokenizer(ServerSettings(url="http://127.0.0.1:1", tokenizer="bytes"))
+    save_policy(tiny_llama(of_bytes), model)
+    (out / "identity.json").write_text(json.dumps({"policy": str(model)}))
+    saved = read_yaml(out / "config.yaml", "") | {"server": None}
+    for named in (None, "somewhere/else"):
+        saved["model"]["path"] = named
+        (out / "config.yaml").write_text(dump_yaml(saved), "utf-8")
+        found, _ = demonstrated(config, tmp_path)
+        assert {demo.question.id for demo in found.demos} == {"Arboria", "Doria"}
+        assert_right(found)
+    (out / "identity.json").unlink()
+    saved["model"]["path"] = None
+    (out / "config.yaml").write_text(dump_yaml(saved), "utf-8")
+    with pytest.raises(UserError, match=r"names neither a server nor a model whose tokenizer wrote it"):
+        demonstrated(config, tmp_path)
 
 
 def test_what_infrastructure_failed_is_kept_apart_and_made_again(tmp_path: Path) -> None:

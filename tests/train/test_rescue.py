@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +12,13 @@ import torch
 import mempo.engine.update
 import mempo.train.rl
 import mempo.train.score_batch
+from mempo.config.rewards import MemorySettings
 from mempo.errors import UserError
 from mempo.storage.run_folder import RunFolder
-from mempo.train.checkpoint import Rescue
+from mempo.train.checkpoint import Rescue, load_silence
+from mempo.train.rl import train_rl
+from mempo.train.score_batch import ScoredBatch
+from tests.train.fakes import Speaker, questions, run_folder, settings, setup, wandering
 from tests.train.small import assert_same_weights, quiet, run
 
 
@@ -45,6 +50,31 @@ def test_whole_steps_are_saved_and_half_ones_are_not() -> None:
     assert rescued(2, RuntimeError) == [], "the checkpoint has it already"
     assert rescued(4, RuntimeError, after_a_change=True) == []
     assert rescued(0, RuntimeError) == []
+
+
+def test_a_rescued_checkpoint_remembers_how_silent_the_batches_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Saved on the way out, between two checkpoints: with the steps that are whole, without the one that failed."""
+    score, calls = mempo.train.rl.score_batch, 0
+
+    def fails(*arguments: Any) -> ScoredBatch:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise UserError("the judge is gone")
+        return score(*arguments)
+
+    monkeypatch.setattr(mempo.train.rl, "score_batch", fails)
+    folder = run_folder(tmp_path)
+    made = setup(Speaker(wandering), questions(6), memory=MemorySettings(min_pool=2))
+    changes: dict[str, Any] = {"questions_per_step": 3, "rollouts_per_question": 3, "save_every": 9}
+    with pytest.raises(UserError, match="the judge is gone"):
+        train_rl(made, settings(steps=9, **changes), folder, quiet())
+    (checkpoint,) = folder.checkpoints()
+    shares = [line["credit/zero_spread_groups"] for line in folder.metrics()]
+    assert (checkpoint.step, len(shares)) == (3, 3)
+    assert load_silence(checkpoint) == tuple(shares)
 
 
 @pytest.mark.slow

@@ -17,14 +17,17 @@ from mempo.config.check import check
 from mempo.engine.model import save_policy
 from mempo.errors import ConfigError, UserError
 from mempo.rollout.agent import DecodingSettings, Job, rollout
+from mempo.rollout.interfaces import Tool
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory
 from mempo.run.train import train
-from mempo.train.start import borrow_evaluation, start_model
+from mempo.train.demonstrations import codec_of_toy
+from mempo.train.start import borrow_evaluation, refuse_other_vocabulary, start_model
 from mempo.train.start_check import start_check
 from tests.tiny import Scripted, make_codec, tiny_llama
-from tests.train.fakes import CODEC, NOTED_ANSWER, SEARCH, agent
+from tests.train.fakes import CODEC, NOTED_ANSWER, SEARCH, Told, agent
 from tests.train.small import assert_same_weights, metrics, run, weights
+from tests.train.test_cold_start import prepared
 from tests.train.test_resume import Killed, kill_after
 
 SHORT = ("sft.steps=6", "rl.steps=2")
@@ -95,6 +98,15 @@ def test_a_start_of_another_vocabulary_is_refused(whole: Path, tmp_path: Path) -
     with pytest.raises(ConfigError, match=r"another vocabulary: \d+ tokens .* are not in it, such as '"):
         run(tmp_path / "run", *SHORT, f"start={whole}", other)
     assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_the_tags_of_own_tools_are_part_of_the_vocabulary(tmp_path: Path) -> None:
+    config, data, without = prepared(tmp_path, "start=somewhere")
+    tools: dict[str, Tool] = {"calculate": Told()}
+    refuse_other_vocabulary(config, data, without, {})
+    with pytest.raises(ConfigError, match=r"another vocabulary: \d+ tokens .* such as '</?calculate>'"):
+        refuse_other_vocabulary(config, data, without, tools)
+    refuse_other_vocabulary(config, data, codec_of_toy(config, data, tools), tools)
 
 
 @pytest.mark.slow

@@ -7,16 +7,12 @@ from typing import Annotated
 
 import typer
 
-from mempo.cli.policy import console
+from mempo.cli.completing import keys
+from mempo.cli.policy import Overrides, Source, console
 
 cluster_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Train on verl and Ray (docs/cluster.md).")
 
 
-Source = Annotated[str, typer.Argument(help="A recipe, a YAML file, or a run folder.", show_default=False)]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="KEY=VALUE...", help="Settings that win over the file.", show_default=False),
-]
 Force = Annotated[
     bool, typer.Option("--force", help="Replace what mempo made there; files of others are kept, as NAME.kept.")
 ]
@@ -110,7 +106,9 @@ def sft_data(
     out: Annotated[Path, typer.Option("--out", help="The folder to write.", show_default=False)],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE...", help="Settings that win over the file.", show_default=False),
+        typer.Argument(
+            metavar="KEY=VALUE...", help="Settings that win over the file.", show_default=False, autocompletion=keys
+        ),
     ] = None,
     force: Force = False,
 ) -> None:

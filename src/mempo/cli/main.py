@@ -19,6 +19,7 @@ from mempo.cli.policy import (
     Served,
     ServedModel,
     Server,
+    Source,
     Tokenizer,
     console,
     named_policy,
@@ -39,7 +40,6 @@ app.add_typer(index_app, name="index")
 app.add_typer(world_app, name="world")
 app.add_typer(cluster_app, name="cluster")
 
-Source = Annotated[str, typer.Argument(help="A recipe, a YAML file, or a run folder.", show_default=False)]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the output folder.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Load what import paths name, print the resolved configuration, and stop.")
@@ -395,7 +395,7 @@ def search(
     index: Annotated[
         str, typer.Argument(help="An index folder, or the address of a server, http://host:port.", show_default=False)
     ],
-    query: Annotated[str, typer.Argument(show_default=False)],
+    query: Annotated[str, typer.Argument(help="What to look for.", show_default=False)],
     top_k: Annotated[int, typer.Option("--top-k", min=1, help="How many passages.")] = 5,
 ) -> None:
     """Ask an index, or a server."""
@@ -449,7 +449,7 @@ def atlas(
     objectives: Annotated[str, typer.Option(help="Numbers of objectives, such as 2,4,8.")] = "1",
     train_questions: Annotated[int, typer.Option("--train", min=0, help="Training questions.")] = 2000,
     test_questions: Annotated[int, typer.Option("--test", min=0, help="Test questions, of other entities.")] = 200,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, other questions.")] = 0,
     force: Force = False,
 ) -> None:
     """Write corpus.jsonl, train.jsonl and test.jsonl: real facts about countries, cities, elements and laureates."""
@@ -478,7 +478,7 @@ def maze(
     probe: Annotated[str, typer.Option(help="start_direction or path.")] = "start_direction",
     train_questions: Annotated[int, typer.Option("--train", min=0, help="Training mazes.")] = 2000,
     test_questions: Annotated[int, typer.Option("--test", min=0, help="Test mazes, of other layouts.")] = 200,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, other questions.")] = 0,
     force: Force = False,
 ) -> None:
     """Write train.jsonl and test.jsonl: mazes with a word at the goal, to be seen one cell at a time."""
@@ -502,7 +502,7 @@ def main() -> None:
         sys.exit(2)
     except OSError as error:  # a folder that cannot be written, a full disk
         where = f" ({error.filename})" if error.filename else ""
-        typer.echo(f"mempo: {error.strerror or type(error).__name__}{where}", err=True)
+        typer.echo(f"mempo: {error.strerror or str(error) or type(error).__name__}{where}", err=True)
         sys.exit(2)
 
 

@@ -9,14 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from mempo.cli.completing import keys, sources
 from mempo.errors import UserError
 
 if TYPE_CHECKING:
     from mempo.config import Resolved
 
+Source = Annotated[
+    str,
+    typer.Argument(help="A recipe, a YAML file, or a run folder.", show_default=False, autocompletion=sources),
+]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE...", help="Settings that win over the file.", show_default=False),
+    typer.Argument(
+        metavar="KEY=VALUE...", help="Settings that win over the file.", show_default=False, autocompletion=keys
+    ),
 ]
 Model = Annotated[
     str | None,

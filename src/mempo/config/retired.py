@@ -36,6 +36,11 @@ RETIRED: dict[str, Retired] = {
     "access.max_url_chars": Retired(2000),
     "access.web.content_types": Retired(["text/html", "application/xhtml+xml", "text/plain"]),
     "access.web.user_agent": Retired("mempo"),
+    "search.retry.jitter": Retired(0.5),
+    "access.retry.jitter": Retired(0.5),
+    "server.retry.jitter": Retired(0.5),
+    "data.client.max_reply_bytes": Retired(256 << 20),
+    "server.max_reply_bytes": Retired(16 << 20),
 }
 """By dotted key."""
 

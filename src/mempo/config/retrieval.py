@@ -17,8 +17,6 @@ class ClientSettings(Settings):
     """Seconds of one try, from its first byte to the last of the reply."""
     max_concurrent: int = Field(default=64, ge=1)
     """Requests under way at once; more of them wait for their turn, which does not count as time-out."""
-    max_reply_bytes: int = Field(default=256 << 20, ge=1)
-    """A longer reply is broken off and counts as one of the wrong form."""
 
 
 class ServiceSettings(Settings):

@@ -39,8 +39,6 @@ class ServerSettings(Settings):
     """Seconds of one try, the whole reply included; waiting for one's turn is not counted."""
     max_concurrent: int = Field(default=64, ge=1)
     """Requests under way at once."""
-    max_reply_bytes: int = Field(default=16 << 20, ge=1)
-    """A longer reply is broken off and counts as one of the wrong form."""
     retry: RetrySettings = RetrySettings(tries=5, backoff_s=0.5, max_backoff_s=60.0)
     """For busy servers (429, 5xx), broken connections and replies that are no JSON."""
     extra: dict[str, Any] = Field(default_factory=dict)

@@ -19,8 +19,6 @@ class RetrySettings(Settings):
     """Wait before the second attempt; doubled each time."""
     max_backoff_s: float = Field(default=8.0, ge=0)
     """No wait is longer, whatever a server asks for."""
-    jitter: float = Field(default=0.5, ge=0, le=1)
-    """The largest share of a wait that is left out at random, so that rollouts do not all come back at once."""
 
 
 class WebApiSettings(Settings):

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 
@@ -166,10 +165,3 @@ def _cheapest_cut(order: Sequence[PlannedRow], budget_tokens: int) -> tuple[floa
         cut.append(list(order[began[stop - 1] : stop]))
         stop = began[stop - 1]
     return float(cost[-1]), cut[::-1]
-
-
-def floor_tokens(sequences: Sequence[Ids]) -> int:
-    """Tokens that must be forwarded whatever the way: the nodes of the sequences' tree, each once."""
-    ordered = sorted(sequences, key=lambda ids: ids.tolist())
-    shared = sum(common_length(last, ids) for last, ids in pairwise(ordered))
-    return sum(map(len, ordered)) - shared

@@ -1,16 +1,17 @@
 """Published scorers by name, restated: what they count, edge cases included.
 
-- `search-r1` (`em`, `sub_em`): lower case, ASCII punctuation deleted, a/an/the dropped, white space squeezed; equal to
-  an alias, or containing one.
-- `hotpotqa` (`em`, `f1`): HotpotQA's own script. EM as Search-R1; F1 on multisets of the same normal form, 0 where one
-  side alone is `yes`, `no` or `noanswer`.
-- `flashrag` (`em`, `acc`, `f1`): the same EM and F1 against the alias that fits best; `acc`: contains an alias.
-- `mem1` (`em`, `f1`): punctuation becomes spaces, articles stay; F1 on token **sets**; **summed** over the objectives
-  (0 to k); another number of answers than objectives is 0.
-- `asearcher-train` (`em`, `cem`, `f1`, `reward`): the module of rewards. `True` and `False` are `yes` and `no`
-  everywhere. EM as Search-R1; CEM: every gold token is a token of the answer; F1 on sets after MEM1's normalisation, a
-  Chinese gold answer by the character; reward: 0.7·F1 + 0.3·max(F1, F1 on `aug_answer`). `asearcher` is the same.
-- `asearcher-eval` (`em`, `cem`, `f1`): the module of evaluation. `True` and `False` are mapped in CEM alone, and
+- `search-r1` (`em`, `sub_em`; `qa_em.py`): lower case, ASCII punctuation deleted, a/an/the dropped, white space
+  squeezed; equal to an alias, or containing one.
+- `hotpotqa` (`em`, `f1`; `hotpot_evaluate_v1.py`): EM as Search-R1; F1 on multisets of the same normal form, 0 where
+  one side alone is `yes`, `no` or `noanswer`.
+- `flashrag` (`em`, `acc`, `f1`; `flashrag/evaluator/metrics.py`): the same EM and F1 against the alias that fits best;
+  `acc`: contains an alias. Its regular expressions for CuratedTREC are not here.
+- `mem1` (`em`, `f1`; `inference/eval.py`): punctuation becomes spaces, articles stay; F1 on token **sets**; **summed**
+  over the objectives (0 to k); another number of answers than objectives is 0.
+- `asearcher-train` (`em`, `cem`, `f1`, `reward`; `ASearcher/utils/rewards.py`): `True` and `False` are `yes` and `no`
+  everywhere. EM as Search-R1; CEM: every gold token is a token of the answer; F1 on sets, punctuation becoming spaces,
+  a Chinese gold answer by the character; reward: 0.7·F1 + 0.3·max(F1, F1 on `aug_answer`). `asearcher` is the same.
+- `asearcher-eval` (`em`, `cem`, `f1`; `evaluation/evaluate.py`): `True` and `False` are mapped in CEM alone, and
   Chinese is not taken apart.
 
 They are kept as published: an answer of which normalisation leaves nothing equals a gold of which it leaves nothing,
@@ -51,8 +52,15 @@ def deleted(text: str) -> str:
 
 @lru_cache(maxsize=65536)
 def spaced(text: str) -> str:
-    """MEM1's and ASearcher's normal form: punctuation is replaced by spaces, articles stay."""
+    """MEM1's normal form: punctuation is replaced by spaces, articles stay."""
     return " ".join(text.lower().translate(_TO_SPACES).split())
+
+
+@lru_cache(maxsize=65536)
+def spaced_first(text: str) -> str:
+    """ASearcher's normal form: as MEM1's, but lower case comes last. The two differ in Greek: a sigma before an
+    apostrophe ends a word only once the apostrophe is gone."""
+    return " ".join(text.translate(_TO_SPACES).split()).lower()
 
 
 def set_f1(predicted: frozenset[str], gold: frozenset[str]) -> float:
@@ -133,7 +141,7 @@ def asearcher_eval(answer: str, objectives: Objectives, meta: Mapping[str, Any])
 
 def asearcher_f1(answer: str, gold: str) -> float:
     """A gold answer in Chinese is taken character by character, and the answer with it."""
-    said, wanted = spaced(_mapped(answer)), spaced(_mapped(gold))
+    said, wanted = spaced_first(_mapped(answer)), spaced_first(_mapped(gold))
     if any(low <= char <= high for char in wanted for low, high in _CHINESE):
         return set_f1(_characters(said), _characters(wanted))
     return set_f1(_words(said), _words(wanted))
@@ -209,7 +217,7 @@ def _covers(answer: str, gold: str) -> float:
 
 
 def _words_f1(answer: str, gold: str) -> float:
-    return set_f1(_words(spaced(answer)), _words(spaced(gold)))
+    return set_f1(_words(spaced_first(answer)), _words(spaced_first(gold)))
 
 
 def _best(score: Callable[[str, str], float], part: str, aliases: Sequence[str]) -> float:

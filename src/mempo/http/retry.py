@@ -14,6 +14,8 @@ from mempo.config.tools import RetrySettings
 T = TypeVar("T")
 
 ONCE = RetrySettings(tries=1)
+JITTER = 0.5
+"""The largest share of a wait that is left out at random, so that clients that failed together do not come back so."""
 
 
 async def retried(
@@ -38,7 +40,7 @@ async def retried(
 
 def pause_s(backoff_s: float, asked_s: float, policy: RetrySettings) -> float:
     """Seconds until the next try: the back-off less a random part, or longer where the server asked for it."""
-    jittered_s = backoff_s * (1 - policy.jitter * random.random())
+    jittered_s = backoff_s * (1 - JITTER * random.random())
     return min(max(jittered_s, asked_s), policy.max_backoff_s)
 
 

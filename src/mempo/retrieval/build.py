@@ -31,14 +31,14 @@ def build_index(
 
     What can be refused is refused before the corpus is read. A compressed corpus is unpacked beside `out_dir`; a build
     that was killed leaves it there, and the next one goes on with it. `report` is told a stage and how far it is.
-    `force`: replace an index of another kind or corpus; build although the memory does not suffice, or although a
-    ready-made file does not agree with the encoder.
+    `force`: replace an index of another kind, corpus or settings; build although the memory does not suffice, or
+    although a ready-made file does not agree with the encoder.
 
     Raises UserError, of which CorpusError and IndexFolderError are kinds.
     """
     refuse_out_dir(out_dir)
     if not force:
-        refuse_other_index(out_dir, settings.kind, None)
+        refuse_other_index(out_dir, settings, None)
     with_vectors = settings.kind in ("dense", "hybrid")
     if with_vectors and settings.encoder is not None:
         resolved_encoder(settings.encoder, encoder_folder(settings.encoder.path))
@@ -47,7 +47,7 @@ def build_index(
     opened = _open(corpus, unpacked)
     report("read corpus", 1, 1)
     if not force:
-        refuse_other_index(out_dir, settings.kind, opened)
+        refuse_other_index(out_dir, settings, opened)
     built = _with_vectors(opened, out_dir, settings, report, force) if with_vectors else None
     if built is None:
         report("index words", 0, 1)

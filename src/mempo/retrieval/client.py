@@ -24,6 +24,10 @@ TOKEN = "MEMPO_RETRIEVAL_TOKEN"
 """The environment variable that holds the bearer token of service and client."""
 
 
+MAX_REPLY_BYTES = 256 << 20
+"""A longer reply is broken off and counts as one of the wrong form."""
+
+
 class HttpRetriever:
     """A Retriever that asks a server. Safe to use from threads; they share one pool of connections.
 
@@ -41,7 +45,7 @@ class HttpRetriever:
         backoff_s: float = 1.0,
         token: str | None = None,
         max_concurrent: int = 64,
-        max_reply_bytes: int = 256 << 20,
+        max_reply_bytes: int = MAX_REPLY_BYTES,
     ) -> None:
         """`url`: scheme, host and port, with or without the path `/retrieve`; `timeout_s`: seconds of one try, from
         the look-up of the host to the end of the reply; `token`: sent as `Authorization: Bearer`, and taken out of

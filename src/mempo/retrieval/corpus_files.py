@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from contextlib import suppress
@@ -43,8 +44,10 @@ def write_lookups(folder: Path, text: Path, lookups: Lookups, source: list[Any] 
     `source` is the `stamp` of the file the text was decompressed from, when that is another one.
     """
     for name in _ARRAYS:
-        with whole_file(folder / f"corpus.{name}.npy") as temporary, temporary.open("wb") as file:
-            np.save(file, getattr(lookups, name), allow_pickle=False)
+        with whole_file(folder / f"corpus.{name}.npy") as temporary:
+            with temporary.open("wb") as file:
+                np.save(file, getattr(lookups, name), allow_pickle=False)
+            refuse_short(temporary)
     _write_sidecar(
         folder,
         text,
@@ -56,6 +59,14 @@ def write_lookups(folder: Path, text: Path, lookups: Lookups, source: list[Any] 
             "source": source or [str(text.absolute()), lookups.size, lookups.mtime_ns],
         },
     )
+
+
+def refuse_short(path: Path) -> None:
+    """NumPy does not notice when the end of an array finds no room on the disk. Raises OSError: the file is cut."""
+    try:
+        np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from None
 
 
 def is_current(folder: Path, source: Path) -> bool:

@@ -175,7 +175,9 @@ def read(file: Path, memory: Literal["map", "load"] = "map") -> Any:
 
 
 def write(index: Any, file: Path) -> None:
-    faiss.write_index(index, str(file))
+    """Through a file of Python's: FAISS's own does not notice when its end finds no room. Raises OSError."""
+    with file.open("wb") as out:
+        faiss.write_index(index, faiss.PyCallbackIOWriter(out.write))
 
 
 def metric_of(index: Any) -> Metric | None:

@@ -12,7 +12,9 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
+from mempo.config.retrieval import BuildSettings
 from mempo.retrieval.corpus import Corpus
+from mempo.retrieval.corpus_files import refuse_short
 from mempo.retrieval.errors import IndexFolderError
 from mempo.storage.outputs import output_folder, refuse_others
 from mempo.storage.read_files import RECORD, DamagedFile, exists, read_json
@@ -104,11 +106,13 @@ def new_index_folder(out_dir: Path, corpus: Corpus) -> Iterator[Path]:
     with output_folder(out_dir, "index", "mempo index build", legacy=_of_earlier_release, alone=False) as folder:
         corpus.save(folder, with_text=inside)
         yield folder
+        for array in folder.rglob("*.npy"):  # those of bm25s
+            refuse_short(array)
 
 
-def refuse_other_index(out_dir: Path, kind: str, corpus: Corpus | None) -> None:
-    """What a command refuses, unless it is forced: to replace an index of another kind or of another corpus (which may
-    not be known yet), or one that is damaged; and a folder with files of others.
+def refuse_other_index(out_dir: Path, settings: BuildSettings, corpus: Corpus | None) -> None:
+    """What a command refuses, unless it is forced: to replace an index of another kind, made with other settings or of
+    another corpus (which may not be known yet), or one that is damaged; and a folder with files of others.
 
     Raises UserError.
     """
@@ -116,13 +120,34 @@ def refuse_other_index(out_dir: Path, kind: str, corpus: Corpus | None) -> None:
     if not exists(out_dir / NAME):
         return
     side, instead = read_sidecar(out_dir), "name another folder, or --force replaces it"
-    if side.kind != kind:
-        raise IndexFolderError(f"{out_dir} holds an index of kind {side.kind}, not {kind}; {instead}")
+    if side.kind != settings.kind:
+        raise IndexFolderError(f"{out_dir} holds an index of kind {side.kind}, not {settings.kind}; {instead}")
+    if changed := _changed(out_dir, side, settings):
+        raise IndexFolderError(f"{out_dir} holds an index that was made otherwise ({'; '.join(changed)}); {instead}")
     if corpus is not None and side.corpus_sha256 != corpus.sha256:
         raise IndexFolderError(
             f"{out_dir} holds an index of another corpus ({side.documents} documents, sha256 "
             f"{side.corpus_sha256[:12]}), not of {corpus.text_path} ({len(corpus)}, {corpus.sha256[:12]}); {instead}"
         )
+
+
+def _changed(out_dir: Path, side: Sidecar, settings: BuildSettings) -> list[str]:
+    """`key old → new` of the settings that say what an index holds. What it does not tell was made by an earlier
+    release."""
+    dense = settings.dense
+    words = {"title_weight": settings.title_weight}
+    vectors = {"factory": None}
+    if settings.faiss_file is None:
+        vectors = {"factory": dense.factory, "metric": dense.metric, "seed": dense.seed, "stored_as": dense.stored_as}
+    wanted = {"dense": [(side, vectors)], "hybrid": [(side, words | {"lexical": settings.lexical})]}
+    if side.kind == "hybrid":
+        wanted["hybrid"].append((read_sidecar(out_dir / "dense"), vectors))
+    return [
+        f"{key} {part.parameters[key]!r} → {value!r}"
+        for part, keys in wanted.get(side.kind, [(side, words)])
+        for key, value in keys.items()
+        if key in part.parameters and part.parameters[key] != value
+    ]
 
 
 def _of_earlier_release(out_dir: Path) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from mempo.storage.atomic import one_writer
 _FOLDER = "tantivy"
 _ANALYZER = "ready_words"
 _REPORT_EVERY = 5_000
+_SHOWN_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +40,10 @@ class TantivyIndex(RankedIndex):
 
     KIND = "tantivy"
 
-    def __init__(self, corpus: Corpus, index: Any, title_weight: float) -> None:
+    def __init__(self, corpus: Corpus, folder: Path, index: Any, title_weight: float) -> None:
         """Use `build` or `load`."""
         super().__init__(corpus)
+        self._folder = folder
         self._tantivy = _tantivy()
         self._searcher = index.searcher()
         self._schema = index.schema
@@ -83,6 +86,7 @@ class TantivyIndex(RankedIndex):
         writer.wait_merging_threads()
         progress(len(corpus), len(corpus))
         parameters = {**asdict(settings), "tokeniser": words.NAME, "tantivy": tantivy.__version__}
+        parameters["files"] = _sizes(folder / _FOLDER)
         write_sidecar(folder, Sidecar(cls.KIND, len(corpus), corpus.sha256, parameters))
 
     @classmethod
@@ -95,13 +99,12 @@ class TantivyIndex(RankedIndex):
         corpus = Corpus.load(folder) if corpus is None else corpus
         side.refuse_unless(folder, corpus=corpus)
         tantivy = _tantivy()
-        try:
+        with _readable(folder):
+            _refuse_other_sizes(folder / _FOLDER, side.parameters.get("files", {}))
             index = tantivy.Index.open(str(folder / _FOLDER))
             _register(tantivy, index)
-            found = cls(corpus, index, float(side.parameters["title_weight"]))
+            found = cls(corpus, folder, index, float(side.parameters["title_weight"]))
             indexed = found._searcher.num_docs
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise IndexFolderError(f"index {folder} is incomplete or damaged ({error}); build it again") from error
         if indexed != side.documents:
             raise IndexFolderError(
                 f"index {folder}: its files hold {indexed} documents, {side.documents} are named; build it again"
@@ -124,8 +127,9 @@ class TantivyIndex(RankedIndex):
             if weight > 0
         ]
         query_of_terms = self._tantivy.Query.boolean_query(clauses)
-        found = self._searcher.search(query_of_terms, limit=min(top_k, len(self.corpus)), count=False).hits
-        places = self._searcher.fast_field_values("place", [address for _, address in found])
+        with _readable(self._folder):
+            found = self._searcher.search(query_of_terms, limit=min(top_k, len(self.corpus)), count=False).hits
+            places = self._searcher.fast_field_values("place", [address for _, address in found])
         ranking = [(int(place), float(score)) for place, (score, _) in zip(places, found, strict=True)]
         return sorted(ranking, key=lambda entry: (-entry[1], entry[0]))
 
@@ -142,6 +146,35 @@ def _tantivy() -> Any:
             "an index of kind 'tantivy' needs the package tantivy: pip install 'mempo[tantivy]'; or take kind 'bm25'"
         ) from None
     return tantivy
+
+
+@contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    """Raises IndexFolderError for whatever tantivy makes of files that are not as it wrote them."""
+    try:
+        yield
+    except IndexFolderError:
+        raise
+    except BaseException as error:
+        # A panic in tantivy's Rust is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        said = " ".join(str(error).split())[:_SHOWN_CHARS]
+        raise IndexFolderError(f"index {folder} is incomplete or damaged ({said}); build it again") from error
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """Bytes by name, without the locks."""
+    return {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.suffix != ".lock"}
+
+
+def _refuse_other_sizes(folder: Path, wanted: Any) -> None:
+    """What tantivy maps into memory it does not look at before it is too late. Raises ValueError."""
+    found = _sizes(folder)
+    for name, size in wanted.items():
+        if found.get(name) != size:
+            there = f"has {found[name]} bytes" if name in found else "is gone"
+            raise ValueError(f"{folder.name}/{name} {there}, it had {size}")
 
 
 def _schema(tantivy: Any) -> Any:

@@ -55,9 +55,6 @@ class Decoded:
         first, last = bisect_left(starts, start_char, hi=most), bisect_left(starts, end_char, hi=most)
         return (first, last) if first < last else None
 
-    def is_token_edge(self, char: int) -> bool:
-        return char in self.edges
-
     def edge_from(self, char: int) -> int | None:
         """The first edge at or behind a character."""
         return next((edge for edge in range(char, len(self.text) + 1) if edge in self.edges), None)

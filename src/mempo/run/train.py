@@ -146,7 +146,7 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
     tools = make_tools(config, data.retriever)
     codec = codec or codec_of_toy(config, data, tools)
     if config.start:
-        refuse_other_vocabulary(config, data, codec)
+        refuse_other_vocabulary(config, data, codec, tools)
     if not resume:
         if config.start:  # the prompts that its policy learnt on
             source = Path(config.start)

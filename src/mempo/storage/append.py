@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from mempo.rollout.trajectory import Trajectory
+from mempo.storage.atomic import full_disk_names
 from mempo.storage.files import dump_line
 from mempo.storage.read_files import DamagedFile, exists, parse_line, reading, refuse_foreign_end
 from mempo.storage.rollouts import Sidecar, rollout_line, tokens_path
@@ -51,6 +52,7 @@ class RolloutAppender:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         mend(path)
+        self._path = path
         self._lines: BinaryIO = path.open("ab")
         self._tokens: BinaryIO = tokens_path(path).open("ab")
         self._items = self._tokens.seek(0, os.SEEK_END) // _ITEM_BYTES
@@ -60,10 +62,11 @@ class RolloutAppender:
         sidecar = Sidecar(self._items)
         line = rollout_line(trajectory, facts, {}, sidecar)
         arrays = sidecar.bytes()
-        self._tokens.write(arrays)
-        self._tokens.flush()
-        self._lines.write(dump_line(line).encode("utf-8", "replace"))
-        self._lines.flush()
+        with full_disk_names(self._path):
+            self._tokens.write(arrays)
+            self._tokens.flush()
+            self._lines.write(dump_line(line).encode("utf-8", "replace"))
+            self._lines.flush()
         self._items += len(arrays) // _ITEM_BYTES
         return line
 
@@ -71,9 +74,10 @@ class RolloutAppender:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        for file in (self._tokens, self._lines):
-            os.fsync(file.fileno())
-            file.close()
+        with full_disk_names(self._path):
+            for file in (self._tokens, self._lines):
+                os.fsync(file.fileno())
+                file.close()
 
 
 def mend(path: Path) -> int:

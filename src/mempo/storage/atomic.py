@@ -7,6 +7,7 @@ is: `tmp` is being written, `old` is being removed, `aside` was moved out of the
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -24,6 +25,21 @@ _LEFT = re.compile(r"\.(?P<name>.+)\.(?P<word>tmp|old|aside)-(?P<process>\d+)-[0
 _BEGAN = time.time()
 _STALE_S = 3600.0
 """A process number may belong to another process by now: what nobody touched for so long is left over all the same."""
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+@contextmanager
+def full_disk_names(path: Path) -> Iterator[None]:
+    """A disk that fills up, or a limit on the size of files, does not say what could not be written; this does. Of
+    several within each other the outermost has its way: what lies inside has a temporary name."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None and " requested and " in str(error):  # so NumPy says it
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+        if error.errno in _FULL:
+            error.filename = str(path)
+        raise
 
 
 @contextmanager
@@ -38,7 +54,8 @@ def whole_folder(target: Path) -> Iterator[Path]:
     temporary = _beside(target, "tmp")
     temporary.mkdir(parents=True)
     try:
-        yield temporary
+        with full_disk_names(target):
+            yield temporary
         for path in temporary.rglob("*"):
             if path.is_file():
                 _sync(path)
@@ -56,7 +73,8 @@ def temporary_folder(target: Path) -> Iterator[Path]:
     made = [parent for parent in temporary.parents if not parent.exists()]
     temporary.mkdir(parents=True)
     try:
-        yield temporary
+        with full_disk_names(target):
+            yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         for parent in made:
@@ -106,7 +124,8 @@ def whole_file(target: Path) -> Iterator[Path]:
     _sweep(target)
     temporary = _beside(target, "tmp")
     try:
-        yield temporary
+        with full_disk_names(target):
+            yield temporary
         _sync(temporary)
         os.replace(temporary, target)
     finally:

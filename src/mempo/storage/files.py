@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mempo.storage.atomic import whole_file
+from mempo.storage.atomic import full_disk_names, whole_file
 from mempo.storage.read_files import read_lines as read_lines
 
 
@@ -22,7 +22,7 @@ def write_whole(path: Path, data: str | bytes) -> None:
 def append_line(path: Path, record: Mapping[str, Any]) -> None:
     """One jsonl line, handed to the system at once. A NaN is written as null: JSON has none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b") as file:
+    with full_disk_names(path), path.open("a+b") as file:
         _drop_torn_line(file)
         file.write(dump_line(record).encode())
 

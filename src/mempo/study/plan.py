@@ -25,6 +25,8 @@ OURS = ("output", "seed", "start", "rl.seed")
 """Settings that a study gives to its runs itself."""
 _OF_THE_START = ("sft", "toy", "model.path")
 """Settings that arms share with their start."""
+_MOST_KEPT = 40
+"""Checkpoints of an SFT that other starts begin from: each is a whole policy on the disk."""
 _BESIDE_START = ("output", "start", "credit", "rl")
 """Settings that change nothing in a start."""
 
@@ -109,6 +111,12 @@ def _sft(study: Study, name: str, seed: int, out: Path, more: Sequence[str]) -> 
     kept = [f"sft.keep_every={math.gcd(*steps)}"] if steps else []
     overrides = [*_common(study, settings, more), *kept, f"seed={seed}", "rl.steps=0"]
     resolved, key = _resolved(study.base, overrides, f"start {name}", _BESIDE_START, [])
+    if steps and (count := resolved.config.sft.steps // math.gcd(*steps)) > _MOST_KEPT:
+        raise ConfigError(
+            f"starts: the SFT of {name} would keep {count} checkpoints, one every {math.gcd(*steps)} steps, for those "
+            f"at {', '.join(map(str, sorted(set(steps))))}; take steps that are multiples of a larger number, "
+            f"{math.ceil(resolved.config.sft.steps / _MOST_KEPT)} or more"
+        )
     placed = _placed(resolved, out, f"{name}.start.seed{seed}", key)
     return Task(key, name, None, seed, None, placed, (*settings.set, *more))
 

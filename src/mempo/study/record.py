@@ -12,6 +12,7 @@ import torch
 
 import mempo
 from mempo.rewards.answer_match import answers_given
+from mempo.rewards.rollout_metrics import counts
 from mempo.rollout.question import as_gold, objectives_of
 from mempo.storage.files import append_line, read_lines
 from mempo.storage.run_folder import RunFolder
@@ -117,7 +118,7 @@ def _given(file: Path) -> dict[int, float]:
 
 
 def _given_by_line(file: Path) -> list[tuple[int, float]]:
-    lines = [line for line in read_lines(file) if not line.get("is_error") and line.get("gold") is not None]
+    lines = [line for line in read_lines(file) if counts(line) and line.get("gold") is not None]
     golds = [objectives_of(as_gold(line["gold"])) for line in lines]
     return [(len(gold), answers_given(line["answer"], gold)) for line, gold in zip(lines, golds, strict=True)]
 

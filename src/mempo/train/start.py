@@ -12,6 +12,7 @@ from mempo.config.unused import CREDIT_KEYS
 from mempo.engine.model import load_codec
 from mempo.envs.data import Data
 from mempo.errors import ConfigError
+from mempo.rollout.interfaces import Tool
 from mempo.rollout.tokenizer import Codec
 from mempo.storage.files import write_whole
 from mempo.storage.read_files import PUT_BACK, RECORD, read_json, read_yaml
@@ -54,14 +55,14 @@ def start_model(path: str) -> str:
     raise ConfigError(f"start: {path} holds no policy at the end of SFT; name a model folder, such as {path}/final")
 
 
-def refuse_other_vocabulary(config: Config, data: Data, codec: Codec) -> None:
+def refuse_other_vocabulary(config: Config, data: Data, codec: Codec, tools: Mapping[str, Tool]) -> None:
     """The run goes on with the start's own tokenizer, so this must have every token that the configuration counts on.
 
     Raises:
         ConfigError: tokens are missing; how many, and one of them.
     """
     if config.toy is not None:
-        wanted, of = codec_of_toy(config, data), "this configuration's world and settings"
+        wanted, of = codec_of_toy(config, data, tools), "this configuration's world and settings"
     elif config.model.path:
         wanted, of = load_codec(config.model.path), f"model.path {config.model.path}"
     else:

@@ -14,6 +14,10 @@ T = TypeVar("T")
 Read = Callable[[dict[str, Any]], T]
 
 
+MAX_REPLY_BYTES = 16 << 20
+"""A longer reply is broken off and counts as one of the wrong form."""
+
+
 class OpenAIClient:
     """Requests to `settings.url`. The key is read from the environment when the client is made, and kept in a header.
 
@@ -32,7 +36,7 @@ class OpenAIClient:
             "model server",
             self.base,
             settings.timeout_s,
-            settings.max_reply_bytes,
+            MAX_REPLY_BYTES,
             settings.max_concurrent,
             headers | ({} if key is None else {"authorization": f"Bearer {key}"}),
             secret=key,
