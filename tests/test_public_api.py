@@ -9,11 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import mempo
 from mempo.errors import UserError
 from mempo.rollout.question import Question
+from mempo.run.loaded import override_texts
 from tests.train.small import SMALL
 
 ROOT = Path(__file__).parents[1]
@@ -38,6 +40,22 @@ def test_import_loads_nothing_heavy() -> None:
 def test_a_package_of_the_same_name_hides_no_function() -> None:
     packages = {path.name for path in (ROOT / "src" / "mempo").iterdir() if path.is_dir()}
     assert not packages & set(mempo.__all__)
+
+
+@pytest.mark.parametrize(
+    "text", ["😀 é", "東京", "a\n\tb\x85\u2028\ufeff\U000e0041", "on", "1e3", "", " x ", '"{[', "\\ud83d"]
+)
+def test_a_text_from_python_arrives_as_it_is(text: str) -> None:
+    config = mempo.resolve("quickstart", override_texts({"sft.expert.separator": text})).config
+    assert config.sft.expert.separator == text
+
+
+def test_paths_and_numbers_of_numpy_are_settings() -> None:
+    settings = {"output": Path("runs") / "my", "seed": np.int64(3), "sft.optim.lr": np.float32(0.5)}
+    config = mempo.resolve("quickstart", override_texts(settings)).config
+    assert (config.output, config.seed, config.sft.optim.lr) == ("runs/my", 3, 0.5)
+    with pytest.raises(UserError, match=r"data\.objectives is a set"):
+        override_texts({"data.objectives": {1, 2}})
 
 
 def test_load_agent_says_what_is_missing(tmp_path: Path) -> None:

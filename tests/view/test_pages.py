@@ -167,6 +167,19 @@ def _rename_questions(run: Path) -> None:
 def test_a_rollout_that_is_not_there_is_not_found(client: TestClient) -> None:
     for page in ("/run/0/step-1/rollout/99", "/run/0/step-1/question/1", "/run/0/step-2/", "/run/1/step-1/"):
         assert "no such page" in read(client, page, 404)
+    for page in ("/run/x/config", f"/run/0/step-1/rollout/{'9' * 80}", "/run/0/step-1/?start=x"):
+        assert "no such page" in read(client, page, 404)
+
+
+@pytest.mark.parametrize("filtered", ["", "filter=right&", "text=Paris&"])
+def test_a_page_behind_all_pages_is_empty(client: TestClient, filtered: str) -> None:
+    assert client.get(f"/run/0/step-1/?{filtered}start={10**30}").status_code == 200
+
+
+@pytest.mark.parametrize("turn", [{}, [], None, "1"])
+def test_a_note_of_no_turn_is_not_shown(turn: Any) -> None:
+    views = turn_views(played(), facts(notes=[{"turn": turn, "p_mem": 0.5}]), {}, CODEC)
+    assert all(name != "P(mem)" for view in views for name, _, _ in view.numbers)
 
 
 def test_damage_is_said_and_does_not_spread(tmp_path: Path) -> None:

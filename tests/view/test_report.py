@@ -57,6 +57,20 @@ def test_five_rollouts_tell_the_story(run: Path) -> None:
     ]  # the fifth failed for infrastructure reasons, which tells nothing of the agent
 
 
+def test_a_note_that_tells_nothing_at_all_is_a_bad_one(tmp_path: Path) -> None:
+    """P(mem) = 0 is a number, and no note is none."""
+    useless = [{"turn": 1, "p_mem": 0.0, "r": 0.0, "p_mem_raw": 0.0}]
+    rollouts = [
+        (played(rollout=0), facts(note_tokens=[9])),
+        (played(rollout=1), facts(note_tokens=[9, 9, 40])),
+        (played(rollout=2), facts(notes=useless, note_tokens=[])),
+        (played(rollout=3), facts(notes=[], note_tokens=[])),
+    ]
+    found = [(told.why, told.row.rollout) for told in telling(ViewedFolder(make_run(tmp_path / "run", rollouts)))]
+    assert ("right although the note was bad", 2) in found
+    assert found.index(("the most turns", 3)) > found.index(("right although the note was bad", 2))
+
+
 def test_one_rollout_is_told_once(tmp_path: Path) -> None:
     lone = make_run(tmp_path / "run", [(played(), facts())])
     assert [told.why for told in telling(ViewedFolder(lone))] == ["right, with the best note"]

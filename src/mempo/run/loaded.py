@@ -9,8 +9,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
+
+import numpy as np
 
 from mempo.config import Config, resolve
 from mempo.config.rollout import DecodingSettings
@@ -36,8 +38,23 @@ Overrides = Mapping[str, Any] | Sequence[str]
 def override_texts(overrides: Overrides) -> list[str]:
     """As on the command line."""
     if isinstance(overrides, Mapping):
-        return [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
+        return [f"{key}={_as_yaml(key, value)}" for key, value in overrides.items()]
     return [overrides] if isinstance(overrides, str) else list(overrides)
+
+
+def _as_yaml(key: str, value: Any) -> str:
+    """One line that is read back as `value`. JSON writes a character beyond U+FFFF as two surrogates, which in YAML are
+    no text, so characters stand for themselves; those that YAML would refuse or fold are escaped as YAML does."""
+
+    def plain(other: Any) -> Any:
+        if isinstance(other, PurePath):
+            return str(other)
+        if isinstance(other, np.generic):
+            return other.item()
+        raise UserError(f"{key} is a {type(other).__name__}; give a number, a text, a path, a list or a mapping")
+
+    text = json.dumps(value, ensure_ascii=False, default=plain)
+    return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in text)
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,8 @@ def turn_views(
 ) -> list[TurnView]:
     """The turns of a rollout. `advantages` `{turn: [generated]}`."""
     gold = gold_answers(facts)
-    scored = {note["turn"]: note for note in facts.get("notes") or () if isinstance(note, dict) and "turn" in note}
+    notes = [note for note in facts.get("notes") or () if isinstance(note, dict)]
+    scored = {note["turn"]: note for note in notes if isinstance(note.get("turn"), int)}
     top = max((abs(a) for values in advantages.values() for a in values), default=0.0)
     at = facts.get("advantage_at")
     by_turn = at if isinstance(at, Mapping) else {}
