@@ -40,7 +40,7 @@ app.add_typer(index_app, name="index")
 app.add_typer(world_app, name="world")
 app.add_typer(cluster_app, name="cluster")
 
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the output folder.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in the output folder.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Load what import paths name, print the resolved configuration, and stop.")
 ]
@@ -118,7 +118,7 @@ def evaluate(
         bool, typer.Option("--skip-bad", help="Leave broken rows of question files out, and count them.")
     ] = False,
     retry_errors: Annotated[
-        bool, typer.Option("--retry-errors", help="Play rollouts again that infrastructure spoiled.")
+        bool, typer.Option("--retry-errors", help="Play rollouts again that failed for infrastructure reasons.")
     ] = False,
     out: Annotated[
         Path | None,

@@ -20,7 +20,7 @@ from mempo.cluster.versions import VERL
 from mempo.config import Config, Resolved
 from mempo.config.cluster import ClusterSettings
 from mempo.engine.lora import is_adapter_folder
-from mempo.engine.model import check_model_folder, load_codec
+from mempo.engine.model import check_model_folder, load_tokenizer
 from mempo.errors import UserError
 from mempo.setup import load_data, make_agent
 
@@ -219,12 +219,12 @@ def _output(config: Config, machine: Machine) -> Check:
 
 
 def _agent(config: Config) -> Check:
-    codec = load_codec(config.model.path or "")
-    agent = make_agent(config, codec, {})
+    tokenizer = load_tokenizer(config.model.path or "")
+    agent = make_agent(config, tokenizer, {})
     how = "its chat template" if agent.renderer.chat else "no chat template"
     if agent.renderer.difference:
         return Check("agent", "warn", agent.renderer.difference)
-    return Check("agent", "ok", f"tokenizer of {codec.size} tokens, {how}")
+    return Check("agent", "ok", f"tokenizer of {tokenizer.size} tokens, {how}")
 
 
 def _data(config: Config) -> Check:

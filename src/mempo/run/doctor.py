@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 
 from mempo import __version__
 from mempo.config import Config, Resolved
-from mempo.engine.model import load_codec, model_window, pick_device
+from mempo.engine.model import load_tokenizer, model_window, pick_device
 from mempo.errors import UserError, counted
 from mempo.run.evaluate import final_model
 from mempo.run.own_objects import load_own_objects
@@ -140,18 +140,18 @@ def _policy_of(start: str) -> str:
 def _model(config: Config, path: str) -> Check:
     folder = model_folder(path)
     check_weights(folder)
-    codec, window = load_codec(str(folder)), model_window(str(folder))
+    tokenizer, window = load_tokenizer(str(folder)), model_window(str(folder))
     check_window(config, window)
     size = _weights_bytes(path) / GIB
-    return Check("model", "ok", f"{path}: {size:.2f} GiB, {codec.size} tokens, window {window or 'not stated'}")
+    return Check("model", "ok", f"{path}: {size:.2f} GiB, {tokenizer.size} tokens, window {window or 'not stated'}")
 
 
 def _data(config: Config, model: str | None) -> Check:
     with tempfile.TemporaryDirectory() as work:
         data = load_data(config, Path(work))
         if model is not None:
-            codec = load_codec(model)
-            make_agent(config, codec, make_tools(config, data.retriever), data.world)
+            tokenizer = load_tokenizer(model)
+            make_agent(config, tokenizer, make_tools(config, data.retriever), data.world)
     searched = "nothing to search" if data.retriever is None else type(data.retriever).__name__
     counts = f"{len(data.train)} training questions, {len(data.test)} test questions, {searched}"
     said = "".join(f"; {remark}" for remark in data.remarks)

@@ -12,7 +12,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from mempo.cluster.convert import convert
-from mempo.engine.model import load_codec, load_policy
+from mempo.engine.model import load_policy, load_tokenizer
 from tests.cluster.with_verl.cpu_server import FAILS_FROM
 from tests.cluster.with_verl.local_step import LocalStep, first_step
 from tests.cluster.with_verl.run_verl import QUESTIONS, ROLLOUTS, UPDATES, VerlRun, make_inputs, run
@@ -187,7 +187,7 @@ def test_two_ranks_learn_what_one_learns(one_rank: VerlRun, two_ranks: VerlRun, 
 def test_a_checkpoint_becomes_a_model_of_ours(one_rank: VerlRun, tmp_path: Path) -> None:
     convert(one_rank.checkpoint(2), tmp_path / "model", None, own_run=False, console=Console(quiet=True))
     policy = load_policy(one_rank.resolved.config.model, str(tmp_path / "model"))
-    assert policy.codec.size == load_codec(one_rank.resolved.config.model.path or "").size
+    assert policy.tokenizer.size == load_tokenizer(one_rank.resolved.config.model.path or "").size
     found = policy.model.state_dict()
     assert all(torch.equal(found[name], tensor) for name, tensor in weights(one_rank, 2).items())
 
