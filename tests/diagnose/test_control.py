@@ -16,8 +16,8 @@ from mempo.diagnose.records import Batch, batch_of
 from mempo.engine.scorer import LocalScorer, score_naive
 from mempo.rollout.interfaces import ScoreRequest
 from mempo.rollout.trajectory import Trajectory
-from tests.runs.test_rollouts import TOKENIZER, make
-from tests.test_agent import SEARCH
+from tests.rollout.test_agent import SEARCH
+from tests.storage.test_rollouts import TOKENIZER, make
 from tests.tiny import tiny_llama
 
 LINE = {"question": "capital of France?", "gold": "Paris", "is_error": False}

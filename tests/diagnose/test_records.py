@@ -12,7 +12,7 @@ from mempo.diagnose.records import batch_of, grouped, with_recomputed_advantages
 from mempo.rollout.protocol import TurnGrammar
 from mempo.storage.rollouts import load_rollouts, save_rollouts
 from tests.diagnose.build import batch, rollout, turn
-from tests.runs.test_rollouts import CASES, TOKENIZER
+from tests.storage.test_rollouts import CASES, TOKENIZER
 
 
 def test_texts_of_a_saved_rollout(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from mempo.errors import UserError
 from mempo.rollout.protocol import TurnGrammar
 from mempo.storage.files import append_line
 from mempo.storage.rollouts import save_rollouts, tokens_path
+from tests.cli.test_cli import Cli, assert_one_line, cli  # noqa: F401 - a fixture
 from tests.diagnose.test_control import saying
-from tests.runs.test_rollouts import CASES, TOKENIZER, make
-from tests.test_cli import Cli, assert_one_line, cli  # noqa: F401 - a fixture
+from tests.storage.test_rollouts import CASES, TOKENIZER, make
 from tests.tiny import tiny_llama
 from tests.train.small import run as train_small
 

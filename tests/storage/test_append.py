@@ -11,7 +11,7 @@ from mempo.storage.append import RolloutAppender, items_end, latest, read_facts,
 from mempo.storage.files import read_lines
 from mempo.storage.read_files import DamagedFile
 from mempo.storage.rollouts import load_rollouts, save_rollouts, tokens_path
-from tests.runs.test_rollouts import CASES, TOKENIZER
+from tests.storage.test_rollouts import CASES, TOKENIZER
 
 ROLLOUTS = list(CASES.values())
 

@@ -21,7 +21,7 @@ from mempo.rollout.question import Question
 from mempo.rollout.tokenizer import common_prefix
 from mempo.rollout.trajectory import Trajectory
 from mempo.storage.rollouts import _longest_kept, load_rollouts, save_rollouts, tokens_path
-from tests.test_agent import ANSWER, NOTED, SEARCH, Broken
+from tests.rollout.test_agent import ANSWER, NOTED, SEARCH, Broken
 from tests.tiny import Scripted, make_agent, make_tokenizer
 
 TOKENIZER = make_tokenizer()

@@ -17,7 +17,7 @@ from mempo.rollout.interfaces import Context, Generation, ToolResult
 from mempo.rollout.render import TRUNCATED_MARK
 from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import GenerationStop, Turn, rows_of
-from tests.test_trajectory import make_trajectory
+from tests.rollout.test_trajectory import make_trajectory
 from tests.tiny import FAMILIES, make_agent, make_tokenizer, said, unigram
 
 TEXTS = [

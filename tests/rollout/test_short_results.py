@@ -14,7 +14,7 @@ from mempo.rollout.interfaces import ToolResult
 from mempo.rollout.render import Renderer
 from mempo.rollout.trajectory import Trajectory, rows_of
 from mempo.storage.rollouts import load_rollouts, save_rollouts
-from tests.test_agent import TOKENIZER, play
+from tests.rollout.test_agent import TOKENIZER, play
 from tests.tiny import make_agent
 
 LONG, SHORT = "the capital of France is Paris and lies on the Seine", "the capital"

@@ -26,7 +26,7 @@ from tests.retrieval.serving import serving
 from tests.tiny import make_tokenizer, tiny_llama
 from tests.train.small import SMALL
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SHORT = (*SMALL, "sft.steps=2", "sft.demos=4", "rl.steps=1", "evaluate.questions=1")
 
 

@@ -20,8 +20,8 @@ from mempo.rollout.question import Question
 from mempo.rollout.render import Renderer
 from mempo.rollout.trajectory import GenerationStop, StopReason, Trajectory, rows_of
 from mempo.tools.search import SearchTool
-from tests.test_tools import Library
 from tests.tiny import FAMILIES, Scripted, chat_tokenizer, make_agent, make_tokenizer, said
+from tests.tools.test_tools import Library
 
 TOKENIZER = make_tokenizer()
 QUESTION = Question("q", "Who?", "Paris")

@@ -13,9 +13,9 @@ from mempo.rollout.interfaces import Generation, SamplingParams
 from mempo.rollout.question import Question
 from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import StopReason, Trajectory, Turn
-from tests.test_agent import ANSWER, NOTED, QUESTION, SEARCH, Echo
-from tests.test_environment import MOVED, Counting
-from tests.test_environment import agent as acting
+from tests.rollout.test_agent import ANSWER, NOTED, QUESTION, SEARCH, Echo
+from tests.rollout.test_environment import MOVED, Counting
+from tests.rollout.test_environment import agent as acting
 from tests.tiny import Scripted, make_agent, make_tokenizer, said
 
 
