@@ -57,11 +57,12 @@ def test_another_evaluation_of_the_start_is_made_and_not_borrowed(whole: Path, t
 
 
 @pytest.mark.slow
-def test_an_arm_with_another_preset_borrows_the_evaluation(whole: Path, tmp_path: Path) -> None:
+def test_an_arm_with_another_memory_signal_borrows_the_evaluation(whole: Path, tmp_path: Path) -> None:
     marks = json.loads((whole / "data.json").read_text("utf-8"))
-    for preset, borrows in (("state", True), ("original", False)):  # the original's P(mem) is another measure
-        arm = resolve(str(whole), [f"start={whole}", f"memory={preset}"])
-        assert borrow_evaluation(arm, marks, tmp_path / preset) is borrows
+    lighter, original = "memory.weight=0.5", "memory=original"  # the original's P(mem) is another measure
+    for setting, borrows in ((lighter, True), (original, False)):
+        arm = resolve(str(whole), [f"start={whole}", setting])
+        assert borrow_evaluation(arm, marks, tmp_path / setting) is borrows
 
 
 @pytest.mark.slow
