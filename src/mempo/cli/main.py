@@ -372,6 +372,29 @@ def show_config(
 
 
 @app.command()
+def push(
+    run: Annotated[Path, typer.Argument(help="A run folder.", show_default=False)],
+    name: Annotated[str | None, typer.Argument(help="OWNER/NAME on the Hugging Face hub; none with --out.")] = None,
+    public: Annotated[bool, typer.Option("--public", help="Everybody may see it; else it is private.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Write the folder here and upload nothing.")] = None,
+) -> None:
+    """Give a trained policy to others: weights, configuration, evaluations and a model card, to the hub or a folder."""
+    import tempfile
+
+    from mempo.run.push import export
+    from mempo.run.push import push as push_run
+
+    if (name is None) == (out is None):
+        raise UserError("give a name on the hub, or a folder with --out")
+    if out is not None:
+        typer.echo(f"the policy and its card are in {export(run, out)}")
+    elif name is not None:
+        with tempfile.TemporaryDirectory() as work:
+            push_run(run, name, Path(work), private=not public)
+        typer.echo(f"https://huggingface.co/{name}")
+
+
+@app.command()
 def doctor(
     source: Annotated[str | None, typer.Argument(help="A recipe, a YAML file, or a run folder.")] = None,
     overrides: Overrides = None,

@@ -28,6 +28,7 @@ from mempo.rollout.question import Gold, Question, as_gold
 from mempo.rollout.trajectory import Trajectory
 from mempo.run.evaluate import final_model
 from mempo.setup import check_window, make_agent, make_sampler, make_tools, open_retriever
+from mempo.storage.model_files import may_be_hub_name, model_folder
 
 Overrides = Mapping[str, Any] | Sequence[str]
 """`{"rl.steps": 2}`, or `["rl.steps=2"]` as on the command line."""
@@ -121,13 +122,16 @@ class LoadedAgent:
 
 
 def load_agent(source: str | Path, overrides: Overrides = (), config: str | None = None) -> LoadedAgent:
-    """The agent of a run folder (its final policy, or its newest checkpoint), or of a model folder or hub name with the
-    recipe or file `config`. `overrides` win over the configuration, as on the command line.
+    """The agent of a run folder (its final policy, or its newest checkpoint), of what `mempo push` made (a folder, or a
+    name on the hub), or of a model folder or hub name with the recipe or file `config`. `overrides` win over the
+    configuration, as on the command line.
 
     Raises:
         UserError: there is no policy, a setting is wrong, the corpus or the server cannot be read.
     """
     path = Path(source)
+    if config is None and not path.exists() and may_be_hub_name(str(source)):
+        path = model_folder(str(source), settings=True)
     is_run = (path / "config.yaml").is_file()
     if config is None and not is_run:
         raise UserError(f"{source} is no run folder (it has no config.yaml); name the configuration with config=…")
