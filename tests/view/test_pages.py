@@ -169,6 +169,15 @@ def test_a_rollout_that_is_not_there_is_not_found(client: TestClient) -> None:
         assert "no such page" in read(client, page, 404)
 
 
+@pytest.mark.parametrize("page", ["/run/0/step-1/rollout/x", "/run/0/step-1/rollout/-1"])
+def test_an_address_that_is_none_of_ours_is_a_page_too(client: TestClient, page: str) -> None:
+    assert "no such page" in read(client, page, 404)
+
+
+def test_a_list_ends_where_it_ends(client: TestClient) -> None:
+    read(client, f"/run/0/step-1/?start={10**30}")
+
+
 def test_damage_is_said_and_does_not_spread(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", group())
     tokens = run / "rollouts" / "step-1.tokens"

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 
 from mempo.errors import UserError
@@ -23,6 +24,7 @@ from mempo.view.rollouts import RolloutFile, Row
 from mempo.view.turns import turn_views
 
 PAGE_ROWS = 50
+MAX_START = 10**12
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _HEADERS = {
     "content-security-policy": POLICY,
@@ -52,8 +54,9 @@ def create_app(folders: Sequence[ViewedFolder], token: str | None = None) -> Fas
     async def told(_: Request, error: UserError) -> Response:
         return HTMLResponse(render("error.html", base=base, message=str(error)), 500)
 
+    @app.exception_handler(RequestValidationError)  # an address that is none of ours
     @app.exception_handler(LookupError)
-    async def missing(_: Request, __: LookupError) -> Response:
+    async def missing(_: Request, __: Exception) -> Response:
         return HTMLResponse(render("error.html", base=base, message="There is no such page."), 404)
 
     def folder_of(n: int) -> ViewedFolder:
@@ -87,7 +90,7 @@ def create_app(folders: Sequence[ViewedFolder], token: str | None = None) -> Fas
     @app.get(f"{base}/run/{{n}}/{{name}}/")
     def questions(n: int, name: str, filter: str = "", text: str = "", start: int = 0) -> Response:
         folder, file, context = place(n, name)
-        start = max(start, 0)
+        start = min(max(start, 0), MAX_START)
         asked = {"filter": filter if filter in FILTERS else "", "text": text}
         groups: list[list[Row]] = []
         rows: list[Row] = []

@@ -101,7 +101,11 @@ def _picked(file: RolloutFile) -> list[tuple[str, Row]]:
         ("wrong, with the worst note", [r for r in rows if r.right is False and r.p_note is not None], _badness),
         ("format broken", [r for r in rows if r.broken_rules], lambda r: len(r.broken_rules)),
         ("the longest note", [r for r in rows if r.note_tokens], lambda r: r.note_tokens),
-        ("right although the note was bad", [r for r in rows if r.right and (r.p_note or 1) < GOOD_P], _badness),
+        (
+            "right although the note was bad",
+            [r for r in rows if r.right and r.p_note is not None and r.p_note < GOOD_P],
+            _badness,
+        ),
         ("the most turns", rows, lambda r: r.turns),
     )
     found: list[tuple[str, Row]] = []
