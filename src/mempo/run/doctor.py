@@ -56,21 +56,21 @@ def checks(resolved: Resolved | None = None) -> Iterator[Check]:
         yield _disk(Path.cwd(), 0)
         return
     config = resolved.config
-    yield _tried("own code", lambda: _own_code(config))
-    yield _tried("device", lambda: Check("device", "ok", str(pick_device(config.model.device))))
+    yield tried("own code", lambda: _own_code(config))
+    yield tried("device", lambda: Check("device", "ok", str(pick_device(config.model.device))))
     model = None
     if config.model.path or config.start:
         model = config.model.path or _policy_of(config.start or "")
-        yield _tried("model", lambda: _model(config, str(model)))
+        yield tried("model", lambda: _model(config, str(model)))
     elif config.server is not None:
         yield Check("model", "ok", f"behind {config.server.url}; mempo eval asks it")
     else:
         yield Check("model", "ok", "a toy policy, made at the start")
-    yield _tried("data", lambda: _data(config, str(model) if model else None))
+    yield tried("data", lambda: _data(config, str(model) if model else None))
     yield _disk(Path(config.output), _weights_bytes(model) * _COPIES)
 
 
-def _tried(name: str, check: Callable[[], Check]) -> Check:
+def tried(name: str, check: Callable[[], Check]) -> Check:
     try:
         return check()
     except (UserError, OSError, ValueError) as error:
