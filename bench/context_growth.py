@@ -44,7 +44,7 @@ class Found:
 
 def measure(policy: Policy, context: str, turns: int, rollouts: int, shape: TurnShape = SHAPE) -> Found:
     shape = TurnShape(turns, shape.question, shape.note, shape.thought, shape.query, shape.passage)
-    play = Play(policy.codec, shape, context)
+    play = Play(policy.tokenizer, shape, context)
     (question,) = play.questions(1)
     jobs = [Job(question, n, (0,)) for n in range(rollouts)]
     forward, seconds = SharedForward(policy), []

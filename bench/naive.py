@@ -70,7 +70,7 @@ def generate(policy: Policy, prompts: Sequence[Ids], words: Sequence[Ids], stop:
         pad_token_id=0,
         eos_token_id=None,
         stop_strings=list(stop),
-        tokenizer=policy.codec.tokenizer,
+        tokenizer=policy.tokenizer.hf,
         logits_processor=LogitsProcessorList([_Says(said, width)]),
         stopping_criteria=StoppingCriteriaList([_Lengths(lengths, width)]),
         return_dict_in_generate=True,

@@ -115,7 +115,7 @@ class Found:
 
 
 def measure(policy: Policy, shape: Shape, context: str, uneven: bool, rounds: int) -> Found:
-    policy.codec.eos_ids = frozenset()  # a rollout is as long as it is told to be
+    policy.tokenizer.eos_ids = frozenset()  # a rollout is as long as it is told to be
     counts = lengths(shape, uneven)
     turns, forward = ours(policy, shape, context, counts)
     their_tokens = [0]

@@ -29,7 +29,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from timing import spread
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer as HfTokenizer
+from tokenizers import decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from mempo.config.evaluate import EvalSettings
@@ -47,7 +48,7 @@ from mempo.rollout.interfaces import ToolResult
 from mempo.rollout.protocol import TurnGrammar
 from mempo.rollout.question import Question
 from mempo.rollout.render import Renderer
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import StopReason, Trajectory
 from mempo.storage.append import RolloutAppender
 
@@ -103,15 +104,15 @@ class Found:
         return ToolResult(passages=(f"Passage {self._calls}. {PASSAGE}" if self._fresh else PASSAGE,))
 
 
-def make_codec() -> Codec:
+def make_tokenizer() -> Tokenizer:
     """Byte pairs trained on what is said here: about as many characters a token as a large vocabulary has."""
-    tokenizer = Tokenizer(models.BPE())
+    tokenizer = HfTokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(initial_alphabet=alphabet, special_tokens=["<eos>"], show_progress=False)
     tokenizer.train_from_iterator([TEXT, PASSAGE, "<tool_response>", "currency of country"], trainer)
-    return Codec(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>"))
+    return Tokenizer(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>"))
 
 
 def busy_s() -> float:
@@ -154,8 +155,8 @@ def main() -> None:
         pipe.send(True)
         return pipe.recv()
 
-    codec = make_codec()
-    renderer = Renderer(codec, PromptSettings(template="plain"))
+    tokenizer = make_tokenizer()
+    renderer = Renderer(tokenizer, PromptSettings(template="plain"))
     limits = LimitSettings(max_turns=args.turns, max_turn_tokens=512, max_context_tokens=8192)
     agent = Agent(
         "memory", make_context("memory", renderer), TurnGrammar(), renderer, {"search": Found(args.fresh)}, limits
@@ -170,7 +171,7 @@ def main() -> None:
         f"ideal {ideal_s:.2f} s"
     )
     found: dict[str, list[float]] = {"ratio": [], "client": [], "server": [], "others": []}
-    with OpenAISampler(client, codec, can) as sampler:
+    with OpenAISampler(client, tokenizer, can) as sampler:
         setup = EvalSetup(agent, sampler, None, OutcomeSettings(), MemorySettings(), seed=0)
         for number in range(args.rounds + 1):
             began, mine, its, all_s = time.perf_counter(), time.process_time(), server_s(), busy_s()

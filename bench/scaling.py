@@ -38,7 +38,7 @@ def measure(
     policy: Policy, asked: Sequence[Size], context: str, rounds: int, words: int = 32
 ) -> tuple[list[list[float]], list[list[float]]]:
     """Seconds per forwarded token of generating and of scoring, `[sizes][rounds]` each."""
-    policy.codec.eos_ids = frozenset()
+    policy.tokenizer.eos_ids = frozenset()
     ways, tokens = {}, {}
     for questions, per_question, turns in asked:
         size = f"{questions}-{per_question}-{turns}"

@@ -24,7 +24,7 @@ from mempo.rollout.interfaces import SamplingParams, ToolResult
 from mempo.rollout.protocol import TurnGrammar
 from mempo.rollout.question import Question
 from mempo.rollout.render import Renderer
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 
 
 @contextmanager
@@ -51,10 +51,10 @@ def said(script: Mapping[int, Sequence[int]]) -> Iterator[None]:
 class Words:
     """Token ids of lower-case words of the built-in world."""
 
-    def __init__(self, codec: Codec, seed: int = 0) -> None:
-        found = codec.encode_outside(" ".join(texts()[:200]))
-        plain = {i for i in set(found) if codec.piece(i).strip().isalpha() and codec.piece(i).islower()}
-        self._ids = sorted(plain - codec.added_ids)
+    def __init__(self, tokenizer: Tokenizer, seed: int = 0) -> None:
+        found = tokenizer.encode_untrusted(" ".join(texts()[:200]))
+        plain = {i for i in set(found) if tokenizer.piece(i).strip().isalpha() and tokenizer.piece(i).islower()}
+        self._ids = sorted(plain - tokenizer.added_ids)
         self._rng = random.Random(seed)
 
     def take(self, count: int) -> tuple[int, ...]:
@@ -80,25 +80,25 @@ class Passages:
 
     name = "search"
 
-    def __init__(self, codec: Codec) -> None:
-        self._codec, self._words = codec, Words(codec, 1)
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer, self._words = tokenizer, Words(tokenizer, 1)
 
     async def call(self, argument: str) -> ToolResult:
-        return ToolResult((self._codec.decode(self._words.take(1500)),))  # cut to its budget by the agent loop
+        return ToolResult((self._tokenizer.decode(self._words.take(1500)),))  # cut to its budget by the agent loop
 
 
 @dataclass(frozen=True)
 class Play:
     """An agent, questions, and what the policy will say in every turn of every rollout of them."""
 
-    codec: Codec
+    tokenizer: Tokenizer
     shape: TurnShape
     context: str
     window_tokens: int = 32_768
 
     @cached_property
     def agent(self) -> Agent:
-        renderer, shape = Renderer(self.codec, PromptSettings(template="plain")), self.shape
+        renderer, shape = Renderer(self.tokenizer, PromptSettings(template="plain")), self.shape
         turn = shape.note + shape.thought + shape.query + 60  # and the tags
         limits = LimitSettings(
             max_turns=shape.turns,
@@ -106,21 +106,23 @@ class Play:
             max_context_tokens=self.window_tokens,
             max_obs_tokens=shape.passage,
         )
-        tools = {"search": Passages(self.codec)}
+        tools = {"search": Passages(self.tokenizer)}
         return Agent(self.context, make_context(self.context, renderer), TurnGrammar(), renderer, tools, limits)
 
     def questions(self, count: int) -> list[Question]:
-        words = Words(self.codec, 2)
+        words = Words(self.tokenizer, 2)
         return [
             Question(
-                f"q{n}", self.codec.decode(words.take(self.shape.question)), self.codec.decode(words.take(4)).strip()
+                f"q{n}",
+                self.tokenizer.decode(words.take(self.shape.question)),
+                self.tokenizer.decode(words.take(4)).strip(),
             )
             for n in range(count)
         ]
 
     def script(self, jobs: Sequence[Job]) -> dict[int, tuple[int, ...]]:
         """Half of the rollouts answer right, so that there is something to learn."""
-        words, shape, encode = Words(self.codec, 3), self.shape, self.codec.encode_trusted
+        words, shape, encode = Words(self.tokenizer, 3), self.shape, self.tokenizer.encode_trusted
         script = {}
         for job in jobs:
             for turn in range(shape.turns):

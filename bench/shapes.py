@@ -8,7 +8,8 @@ from functools import cache
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer as HfTokenizer
+from tokenizers import decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from mempo.config.engine import ModelSettings
@@ -17,7 +18,7 @@ from mempo.engine.policy import Policy
 from mempo.envs.registry import make_world
 from mempo.rollout.interfaces import ScoreRequest
 from mempo.rollout.protocol import TurnGrammar, parse_turn
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import GenerationStop, Observation, ObservationPart, StopReason, Trajectory, Turn, rows_of
 
 _SEARCH = "<mem>n</mem><think>t</think><search>s</search>"
@@ -111,9 +112,9 @@ def texts() -> tuple[str, ...]:
 
 
 @cache
-def codec(vocabulary: int) -> Codec:
+def tokenizer(vocabulary: int) -> Tokenizer:
     """Byte pairs learned from those documents."""
-    tokenizer = Tokenizer(models.BPE())
+    tokenizer = HfTokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -123,7 +124,7 @@ def codec(vocabulary: int) -> Codec:
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts(), trainer)
-    return Codec(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<eos>"))
+    return Tokenizer(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<eos>"))
 
 
 def model(
@@ -152,7 +153,7 @@ def model(
         pad_token_id=0,
     )
     made: Any = LlamaForCausalLM(config)
-    return wrap_policy(made.to(device=device, dtype=dtype), codec(vocabulary))
+    return wrap_policy(made.to(device=device, dtype=dtype), tokenizer(vocabulary))
 
 
 def describe(policy: Policy) -> str:

@@ -102,7 +102,7 @@ class Ours:
             0,
             custom_score=every_other if one_turn else None,
         )
-        self.codec, self.script = play.codec, play.script(self._jobs()[0])
+        self.tokenizer, self.script = play.tokenizer, play.script(self._jobs()[0])
         self.questions, self.rollouts = questions, rollouts
         self.last: Step | None = None
 
@@ -201,7 +201,7 @@ def measure(policy: Policy, shape: TurnShape, context: str, questions: int, roll
     plain._policy.model = copy.deepcopy(policy.model)  # each way trains weights of its own
     plain._optimizer = torch.optim.AdamW(plain._policy.model.parameters(), lr=LR, weight_decay=0.0)
     baseline = "full" if context == "full" else "visible"
-    mine = Ours(policy, Play(policy.codec, shape, context), questions, rollouts, baseline)
+    mine = Ours(policy, Play(policy.tokenizer, shape, context), questions, rollouts, baseline)
     stop = mine.agent.grammar.stop_strings
     kept: dict[str, list[dict[str, float]]] = {"ours": [], "plain": []}
 
@@ -246,9 +246,9 @@ def against_trl(
     """Seconds of a step of one turn, ours and GRPOTrainer's, `[rounds]`, the versions of the other side, and their work
     over ours by tokens."""
     shape = TurnShape(turns=1, question=prompt, thought=2 * completion, limit=completion)
-    play = Play(policy.codec, shape, "full")
+    play = Play(policy.tokenizer, shape, "full")
     mine = Ours(policy, play, questions, rollouts, one_turn=True)
-    texts = [policy.codec.decode(play.agent.renderer.question(q.text)) for q in play.questions(questions)]
+    texts = [policy.tokenizer.decode(play.agent.renderer.question(q.text)) for q in play.questions(questions)]
     with TrlProcess(policy, texts, rollouts, completion, rounds + 1, LR) as trl:
         seconds: dict[str, list[float]] = {"ours": [], "trl": []}
         for number in range(rounds + 1):

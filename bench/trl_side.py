@@ -42,7 +42,7 @@ class TrlProcess:
         self._folder = tempfile.TemporaryDirectory()
         model = Path(self._folder.name) / "model"
         policy.model.save_pretrained(model)
-        policy.codec.tokenizer.save_pretrained(model)
+        policy.tokenizer.hf.save_pretrained(model)
         order = {
             "model": str(model),
             "work": self._folder.name,

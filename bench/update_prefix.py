@@ -17,7 +17,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch
 
 import torch
 from timing import alternate, ratio
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer as HfTokenizer
+from tokenizers import models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import mempo.engine.update
@@ -26,7 +27,7 @@ from mempo.engine.model import wrap_policy
 from mempo.engine.policy import Policy
 from mempo.engine.training_cache import shares_exactly
 from mempo.engine.update import TrainRow, Updater
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import Row, Segment
 
 VOCABULARY = 1000
@@ -35,8 +36,8 @@ VOCABULARY = 1000
 def make_policy(layers: int) -> Policy:
     torch.manual_seed(0)
     words = {f"w{n}": n for n in range(VOCABULARY - 1)} | {"<eos>": VOCABULARY - 1}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
-    codec = Codec(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>"))
+    tokenizer = HfTokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>"))
     shape: dict[str, Any] = {
         "hidden_size": 576,
         "intermediate_size": 1536,
@@ -44,7 +45,7 @@ def make_policy(layers: int) -> Policy:
         "num_key_value_heads": 3,
     }
     config = LlamaConfig(vocab_size=VOCABULARY, num_hidden_layers=layers, max_position_embeddings=4096, **shape)
-    return wrap_policy(LlamaForCausalLM(config), codec)
+    return wrap_policy(LlamaForCausalLM(config), tokenizer)
 
 
 def make_rows(questions: int, rows: int, prompt: int, new: int) -> list[TrainRow]:

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 from fastapi.testclient import TestClient
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as HfTokenizer
+from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from mempo.storage.files import dump_line
@@ -33,7 +34,7 @@ TURNS, PROMPT_TOKENS, TURN_TOKENS, FOUND_TOKENS = 8, 60, 150, 400
 def made(folder: Path, rollouts: int) -> Path:
     """A run with one step; token ids are drawn, in turns of about real sizes."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
+    tokenizer = HfTokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<eos>"])
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>").save_pretrained(folder / "final")
@@ -107,7 +108,7 @@ def main() -> None:
         sizes = [f"{file.name} {file.stat().st_size / 1e6:.0f} MB" for file in (folder / "rollouts").iterdir()]
         print(f"{options.rollouts} rollouts: {', '.join(sorted(sizes))}")
         folders = open_folders([folder])
-        folders[0].codec()
+        folders[0].tokenizer()
         client = TestClient(create_app(folders), base_url="http://localhost")
         last = options.rollouts - 1
         pages = {

@@ -62,7 +62,7 @@ def test_the_plain_scores_are_ours() -> None:
 @pytest.mark.parametrize("uneven", [False, True])
 def test_generate_says_the_same_with_the_same_logprobs(context: str, uneven: bool) -> None:
     policy, shape = tiny(), rollout.Shape(2, 3, 2, question=9, words=8, tool=7)
-    policy.codec.eos_ids = frozenset()
+    policy.tokenizer.eos_ids = frozenset()
     counts = rollout.lengths(shape, uneven)
     turns, forward = rollout.ours(policy, shape, context, counts)
     assert [[len(words) for words in turn.words] for turn in turns] == counts
@@ -83,7 +83,7 @@ def test_the_plain_step_makes_the_update_of_ours() -> None:
     before = torch.cat([p.detach().flatten().clone() for p in policy.model.parameters()])
     other = copy.copy(policy)
     other.model = copy.deepcopy(policy.model)
-    mine = step.Ours(policy, step.Play(policy.codec, TURNS, "memory"), 1, 4, "visible")
+    mine = step.Ours(policy, step.Play(policy.tokenizer, TURNS, "memory"), 1, 4, "visible")
     made = mine.step()
     assert [len(t.turns) for t in made.trajectories] == [3] * 4
     assert [t.answer is not None for t in made.trajectories] == [True] * 4

@@ -19,7 +19,7 @@ from examples.own_world import LETTERS, GreekWorld
 from mempo.config import Config, resolve
 from mempo.config.train import ExpertSettings
 from mempo.diagnose.run import _grammar as grammar_of_run
-from mempo.engine.model import load_codec, save_policy
+from mempo.engine.model import load_tokenizer, save_policy
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.index import Bm25Index
 from mempo.rollout.agent import Job
@@ -33,8 +33,8 @@ from mempo.storage.rollouts import load_rollouts
 from mempo.train.expert_rollouts import plan_of, play
 from mempo.train.gold_plans import planned
 from mempo.train.own_advantages import OwnAdvantages
-from tests.tiny import make_codec, tiny_llama
-from tests.train.fakes import CODEC, advantage_batch, played, questions
+from tests.tiny import make_tokenizer, tiny_llama
+from tests.train.fakes import TOKENIZER, advantage_batch, played, questions
 from tests.train.small import metrics, quiet, run
 
 ROOT = Path(__file__).parents[1]
@@ -113,15 +113,15 @@ def test_the_calculator_has_a_tag_of_its_own() -> None:
     tools = make_tools(config, None)
     assert isinstance(tools["calculate"], Calculator)
     assert asyncio.run(tools["calculate"].call("3 * (2 + 4)")).passages == ("3 * (2 + 4) = 18",)
-    assert make_agent(config, CODEC, tools).grammar.stop_strings == ("</calculate>", "</answer>")
+    assert make_agent(config, TOKENIZER, tools).grammar.stop_strings == ("</calculate>", "</answer>")
 
 
 def test_the_context_shows_every_note() -> None:
-    agent = make_agent(configured("own_context"), CODEC, {})
+    agent = make_agent(configured("own_context"), TOKENIZER, {})
     assert agent.name == "all_notes"
     assert isinstance(agent.context, Context)
     turns = played(questions(1)[0], 4).turns
-    text = CODEC.decode(all_notes(agent.renderer).build((), turns[:3], 1000).ids)
+    text = TOKENIZER.decode(all_notes(agent.renderer).build((), turns[:3], 1000).ids)
     assert text.startswith("<mem>n</mem><mem>n</mem><search>q</search>")
     assert text.count("Paris") == 1  # the last result alone
     assert agent.context.build((5,), turns[:3], 20).overflow
@@ -151,7 +151,7 @@ def test_the_environment_has_a_number_for_every_rollout(tmp_path: Path) -> None:
     assert isinstance(data.world, GuessWorld)
     assert isinstance(data.world, Environment)
     assert not {question.gold for question in data.train} & {question.gold for question in data.test}
-    agent = make_agent(config, CODEC, make_tools(config, data.retriever), data.world)
+    agent = make_agent(config, TOKENIZER, make_tools(config, data.retriever), data.world)
     assert agent.grammar.actions == ("guess", "answer")
     question = Question("q", "?", "37", probe="37")
     first, second = (data.world.episode(question)["guess"] for _ in range(2))
@@ -174,7 +174,7 @@ def test_the_own_questions_stand_in_the_own_corpus(tmp_path: Path, monkeypatch: 
         for aliases in question.objectives:
             assert any(alias in text for alias in aliases), question.id
     assert found.retriever is not None
-    agent = make_agent(config, CODEC, make_tools(config, found.retriever))
+    agent = make_agent(config, TOKENIZER, make_tools(config, found.retriever))
     plans = [planned(question, found.retriever, config.search.top_k) for question in found.train]
     jobs = [Job(question, 0, ()) for question in plans if question is not None]
     demos = asyncio.run(play(agent, jobs, config.sft.expert))
@@ -212,12 +212,12 @@ def test_a_run_takes_a_tool_with_a_tag_of_its_own(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", *line_of("own_calculator"), "sft.steps=3", "sft.demos=6", "rl.steps=1")
     records = read_lines(folder / "rollouts" / "step-1.jsonl")
     assert len(records) == 8
-    codec = load_codec(str(folder / "final"))
-    assert len(codec.encode_trusted("<calculate>")) == 1
+    tokenizer = load_tokenizer(str(folder / "final"))
+    assert len(tokenizer.encode_trusted("<calculate>")) == 1
     grammar = grammar_of_run(resolve(str(folder)).config)
     assert grammar.actions == ("calculate", "search", "access", "answer")
-    trajectories, _, _ = load_rollouts(folder / "rollouts" / "step-1.jsonl", codec, grammar)
-    assert "<calculate>…</calculate>" in codec.decode(trajectories[0].question_ids)
+    trajectories, _, _ = load_rollouts(folder / "rollouts" / "step-1.jsonl", tokenizer, grammar)
+    assert "<calculate>…</calculate>" in tokenizer.decode(trajectories[0].question_ids)
 
 
 @pytest.mark.slow
@@ -225,7 +225,7 @@ def test_a_run_takes_a_tool_of_ones_own_and_questions_of_ones_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    save_policy(tiny_llama(make_codec(), max_position_embeddings=2048), tmp_path / "model")
+    save_policy(tiny_llama(make_tokenizer(), max_position_embeddings=2048), tmp_path / "model")
     given = [f"model.path={tmp_path / 'model'}", f"output={tmp_path / 'run'}", "model.threads=1"]
     tiny = ["limits.max_turn_tokens=12", "limits.max_turns=2", "rl.rollouts_per_question=2", "evaluate.questions=1"]
     folder = train(resolve("examples/own_data.yaml", [*given, *tiny, "sft.steps=2"]), False, quiet())
@@ -246,7 +246,7 @@ def test_the_expert_plays_the_own_world(tmp_path: Path) -> None:
     ]
     config = resolve("quickstart", settings).config
     data = load_data(config, tmp_path)
-    agent = make_agent(config, CODEC, make_tools(config, data.retriever))
+    agent = make_agent(config, TOKENIZER, make_tools(config, data.retriever))
     demos = asyncio.run(play(agent, [Job(question, 0, ()) for question in data.train], ExpertSettings()))
     assert len(demos) == 3
     for demo in demos:

@@ -106,6 +106,6 @@ def test_loaded_agent_asks_and_scores(run: Path) -> None:
         p = agent.score_note("capital of Peru", "Lima", "capital of Peru: Lima")
         assert 0 < p < 1
         assert agent.score_note("capital of Peru", "Lima", "</mem><answer>Lima</answer>") != pytest.approx(p)
-        assert math.isclose(agent.score_note("capital of Peru", ["Lima", "Ciudad"], "capital of Peru: Lima"), p)
-        with pytest.raises(UserError, match="gives no signal: empty_gold"):
+        assert math.isclose(agent.score_note("capital of Peru", ("Lima", "Ciudad"), "capital of Peru: Lima"), p)
+        with pytest.raises(UserError, match="gives no signal: the answer is blank"):
             agent.score_note("capital of Peru", "  ", "note")

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer as HfTokenizer
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
@@ -36,7 +37,7 @@ from mempo.rollout.context import make_context
 from mempo.rollout.interfaces import Generation, SamplingParams, Tool
 from mempo.rollout.protocol import TurnGrammar
 from mempo.rollout.render import Renderer
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import GenerationStop
 
 TAG_TOKENS = [
@@ -49,8 +50,8 @@ CORPUS = [
 ] * 10
 
 
-def byte_bpe() -> Tokenizer:
-    t = Tokenizer(models.BPE())
+def byte_bpe() -> HfTokenizer:
+    t = HfTokenizer(models.BPE())
     t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     t.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -61,8 +62,8 @@ def byte_bpe() -> Tokenizer:
     return t
 
 
-def unigram() -> Tokenizer:
-    t = Tokenizer(models.Unigram())
+def unigram() -> HfTokenizer:
+    t = HfTokenizer(models.Unigram())
     t.pre_tokenizer = pre_tokenizers.Metaspace()
     t.decoder = decoders.Metaspace()
     trainer = trainers.UnigramTrainer(
@@ -72,17 +73,17 @@ def unigram() -> Tokenizer:
     return t
 
 
-def word_level() -> Tokenizer:
+def word_level() -> HfTokenizer:
     words = sorted({w for line in CORPUS for w in line.replace("<", " <").replace(">", "> ").split()})
     words += [w for w in ("a", "b", "<", ">", "</", "mem", "x", "q") if w not in words]
-    t = Tokenizer(models.WordLevel({w: i for i, w in enumerate(["<unk>", "<eos>", *words])}, unk_token="<unk>"))
+    t = HfTokenizer(models.WordLevel({w: i for i, w in enumerate(["<unk>", "<eos>", *words])}, unk_token="<unk>"))
     t.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return t
 
 
-def byte_fallback() -> Tokenizer:
+def byte_fallback() -> HfTokenizer:
     """As Llama 2 has it: byte pairs over characters, a space is "▁", one stands in front; the unknown is in bytes."""
-    t = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    t = HfTokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     t.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
@@ -94,13 +95,13 @@ def byte_fallback() -> Tokenizer:
     t.train_from_iterator([line.replace("><", "> <") for line in CORPUS], trainer)
     state = json.loads(t.to_str())
     state["added_tokens"] = [token for token in state["added_tokens"] if token["content"] not in in_bytes]
-    return Tokenizer.from_str(json.dumps(state))
+    return HfTokenizer.from_str(json.dumps(state))
 
 
 FAMILIES = {"byte_bpe": byte_bpe, "unigram": unigram, "word_level": word_level, "byte_fallback": byte_fallback}
 
 
-def make_codec(family: str = "byte_bpe", tags: str = "none", **keywords: Any) -> Codec:
+def make_tokenizer(family: str = "byte_bpe", tags: str = "none", **keywords: Any) -> Tokenizer:
     """`tags`: none | added | special, how the tags of the turn language are in the vocabulary."""
     t = FAMILIES[family]()
     if tags == "added":
@@ -108,14 +109,14 @@ def make_codec(family: str = "byte_bpe", tags: str = "none", **keywords: Any) ->
     elif tags == "special":
         t.add_special_tokens([AddedToken(tag, special=True, normalized=False) for tag in TAG_TOKENS])
     t.add_special_tokens([AddedToken("<eos>", special=True, normalized=False)])
-    return Codec(PreTrainedTokenizerFast(tokenizer_object=t, eos_token="<eos>", pad_token="<eos>", **keywords))
+    return Tokenizer(PreTrainedTokenizerFast(tokenizer_object=t, eos_token="<eos>", pad_token="<eos>", **keywords))
 
 
-def tiny_llama(codec: Codec, seed: int = 0, **changes: Any) -> Policy:
+def tiny_llama(tokenizer: Tokenizer, seed: int = 0, **changes: Any) -> Policy:
     """Two layers, width 32, random weights."""
     torch.manual_seed(seed)
     options: dict[str, Any] = {
-        "vocab_size": codec.size,
+        "vocab_size": tokenizer.size,
         "hidden_size": 32,
         "intermediate_size": 64,
         "num_hidden_layers": 2,
@@ -124,11 +125,11 @@ def tiny_llama(codec: Codec, seed: int = 0, **changes: Any) -> Policy:
         "max_position_embeddings": 1024,
         "initializer_range": 0.2,
         "tie_word_embeddings": True,
-        "eos_token_id": codec.eos_id,
-        "pad_token_id": codec.eos_id,
+        "eos_token_id": tokenizer.eos_id,
+        "pad_token_id": tokenizer.eos_id,
         "bos_token_id": None,
     }
-    return wrap_policy(LlamaForCausalLM(LlamaConfig(**{**options, **changes})), codec)
+    return wrap_policy(LlamaForCausalLM(LlamaConfig(**{**options, **changes})), tokenizer)
 
 
 # --- chat templates ------------------------------------------------------------------------------------------------
@@ -153,51 +154,54 @@ TEMPLATES = {
 }
 
 
-def chat_codec(template: str = "chatml", tags: str = "none") -> Codec:
+def chat_tokenizer(template: str = "chatml", tags: str = "none") -> Tokenizer:
     """Byte-level BPE with `<|im_start|>` and `<|im_end|>`, the latter also its end of sequence and its padding."""
-    codec = make_codec("byte_bpe", tags)
-    t = codec.tokenizer.backend_tokenizer
+    tokenizer = make_tokenizer("byte_bpe", tags)
+    t = tokenizer.hf.backend_tokenizer
     t.add_special_tokens(
         [AddedToken(token, special=True, normalized=False) for token in ("<|im_start|>", "<|im_end|>")]
     )
     fast = PreTrainedTokenizerFast(tokenizer_object=t, eos_token="<|im_end|>", pad_token="<|im_end|>")
     fast.chat_template = TEMPLATES[template]
-    return Codec(fast)
+    return Tokenizer(fast)
 
 
 # --- other model families ------------------------------------------------------------------------------------------
 
 
-def tiny_model(family: str, codec: Codec, seed: int = 0, **changes: Any) -> Policy:
+def tiny_model(family: str, tokenizer: Tokenizer, seed: int = 0, **changes: Any) -> Policy:
     """`llama`, `qwen2` (biases, untied head), `gpt_neox` (parallel residual), `gpt2` (learned positions),
     `gemma2` (capped logits, sliding window), `gemma`, `qwen3` (normed keys), `mistral_sliding`."""
     if family == "llama":
-        return tiny_llama(codec, seed, **changes)
+        return tiny_llama(tokenizer, seed, **changes)
     torch.manual_seed(seed)
-    size, shared = codec.size, {"initializer_range": 0.2, "eos_token_id": codec.eos_id, "bos_token_id": None, **changes}
+    size, shared = (
+        tokenizer.size,
+        {"initializer_range": 0.2, "eos_token_id": tokenizer.eos_id, "bos_token_id": None, **changes},
+    )
     if family == "gpt2":
         return wrap_policy(
-            GPT2LMHeadModel(GPT2Config(vocab_size=size, n_embd=32, n_layer=2, n_head=2, **shared)), codec
+            GPT2LMHeadModel(GPT2Config(vocab_size=size, n_embd=32, n_layer=2, n_head=2, **shared)), tokenizer
         )
     shape = {"vocab_size": size, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2} | {
         "num_attention_heads": 2,
         "max_position_embeddings": 1024,
     }
     if family == "gpt_neox":
-        return wrap_policy(GPTNeoXForCausalLM(GPTNeoXConfig(**shape, **shared)), codec)
+        return wrap_policy(GPTNeoXForCausalLM(GPTNeoXConfig(**shape, **shared)), tokenizer)
     shape["num_key_value_heads"] = 1
     if family == "qwen2":
-        return wrap_policy(Qwen2ForCausalLM(Qwen2Config(**shape, tie_word_embeddings=False, **shared)), codec)
+        return wrap_policy(Qwen2ForCausalLM(Qwen2Config(**shape, tie_word_embeddings=False, **shared)), tokenizer)
     if family == "qwen3":
-        return wrap_policy(Qwen3ForCausalLM(Qwen3Config(**shape, head_dim=16, **shared)), codec)
+        return wrap_policy(Qwen3ForCausalLM(Qwen3Config(**shape, head_dim=16, **shared)), tokenizer)
     if family == "gemma":
-        return wrap_policy(GemmaForCausalLM(GemmaConfig(**shape, head_dim=16, **shared)), codec)
+        return wrap_policy(GemmaForCausalLM(GemmaConfig(**shape, head_dim=16, **shared)), tokenizer)
     if family == "mistral_sliding":
-        return wrap_policy(MistralForCausalLM(MistralConfig(**shape, sliding_window=8, **shared)), codec)
+        return wrap_policy(MistralForCausalLM(MistralConfig(**shape, sliding_window=8, **shared)), tokenizer)
     if family == "gemma2":
         shared = {"final_logit_softcapping": 3.0, **shared}
         config = Gemma2Config(**shape, head_dim=16, sliding_window=8, **shared)
-        return wrap_policy(Gemma2ForCausalLM(config), codec)
+        return wrap_policy(Gemma2ForCausalLM(config), tokenizer)
     raise ValueError(family)
 
 
@@ -207,8 +211,8 @@ def tiny_model(family: str, codec: Codec, seed: int = 0, **changes: Any) -> Poli
 class Scripted:
     """A sampler that says given texts one after another; `-> "…"` without a stop string is cut by the token limit."""
 
-    def __init__(self, codec: Codec, texts: Sequence[str | Generation | Exception]) -> None:
-        self._codec = codec
+    def __init__(self, tokenizer: Tokenizer, texts: Sequence[str | Generation | Exception]) -> None:
+        self._tokenizer = tokenizer
         self._left = list(texts)
         self.prompts: list[tuple[int, ...]] = []
         self.asked: list[SamplingParams] = []
@@ -219,13 +223,13 @@ class Scripted:
         text = self._left.pop(0)
         if isinstance(text, Exception):
             raise text
-        return text if isinstance(text, Generation) else said(self._codec, text, sampling.max_new_tokens)
+        return text if isinstance(text, Generation) else said(self._tokenizer, text, sampling.max_new_tokens)
 
 
-def said(codec: Codec, text: str, max_new_tokens: int = 10_000) -> Generation:
+def said(tokenizer: Tokenizer, text: str, max_new_tokens: int = 10_000) -> Generation:
     """What a sampler returns for `text`; a text that ends in `<eos>` ended by itself."""
     by_itself = text.endswith("<eos>")
-    ids = codec.encode_trusted(text.removesuffix("<eos>")) + ((codec.eos_id,) if by_itself else ())
+    ids = tokenizer.encode_trusted(text.removesuffix("<eos>")) + ((tokenizer.eos_id,) if by_itself else ())
     stop = GenerationStop.EOS if by_itself else GenerationStop.STOP_STRING
     if len(ids) > max_new_tokens:
         ids, stop = ids[:max_new_tokens], GenerationStop.LENGTH
@@ -233,14 +237,14 @@ def said(codec: Codec, text: str, max_new_tokens: int = 10_000) -> Generation:
 
 
 def make_agent(
-    codec: Codec,
+    tokenizer: Tokenizer,
     context: str = "memory",
     grammar: TurnGrammar | None = None,
     tools: Mapping[str, Tool] | None = None,
     prompt: PromptSettings | None = None,
     **limits: Any,
 ) -> Agent:
-    renderer = Renderer(codec, prompt or PromptSettings(template="plain"))
+    renderer = Renderer(tokenizer, prompt or PromptSettings(template="plain"))
     return Agent(
         context,
         make_context(context, renderer),

@@ -1,4 +1,4 @@
-"""Errors that are the user's to mend: the command line prints their message alone, without a traceback."""
+"""Errors that are the user's to fix: the command line prints their message alone, without a traceback."""
 
 from __future__ import annotations
 

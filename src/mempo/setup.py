@@ -34,7 +34,7 @@ from mempo.rollout.plugins import call_own, load_own
 from mempo.rollout.protocol import TurnGrammar
 from mempo.rollout.question import Question
 from mempo.rollout.render import Renderer
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.tools.make import make_tool, own_tool, told
 from mempo.train.advantages import AdvantageFunction
 from mempo.train.own_advantages import own_advantages
@@ -174,7 +174,7 @@ def make_tools(config: Config, retriever: Retriever | None) -> dict[str, Tool]:
 
 
 def make_agent(
-    config: Config, codec: Codec, tools: dict[str, Tool], world: World | None = None, context: str | None = None
+    config: Config, tokenizer: Tokenizer, tools: dict[str, Tool], world: World | None = None, context: str | None = None
 ) -> Agent:
     """The agent of a configuration, or the same with another context. An environment adds its actions.
 
@@ -187,7 +187,7 @@ def make_agent(
         raise ConfigError(
             f"agent.tools: {both[0]} is an action of world {environment.name} already; leave the tool out"
         )
-    renderer = Renderer(codec, config.prompt, told(tools.values()))
+    renderer = Renderer(tokenizer, config.prompt, told(tools.values()))
     if renderer.opens_thought and config.agent.notes == "required":
         raise ConfigError(
             "the chat template begins every reply with <think>, but notes come before thoughts, so no turn could keep "

@@ -7,13 +7,13 @@ from pathlib import Path
 from mempo.config import Resolved, resolve
 from mempo.engine.model import save_policy
 from mempo.engine.policy import Policy
-from tests.tiny import chat_codec, tiny_llama
+from tests.tiny import chat_tokenizer, tiny_llama
 
-CODEC = chat_codec()
+TOKENIZER = chat_tokenizer()
 
 
 def tiny_policy() -> Policy:
-    return tiny_llama(CODEC, max_position_embeddings=2048)
+    return tiny_llama(TOKENIZER, max_position_embeddings=2048)
 
 
 def sft_config(folder: Path, *overrides: str) -> Resolved:

@@ -21,11 +21,11 @@ from mempo.config.engine import ModelSettings
 from mempo.engine.model import load_policy
 from mempo.errors import ConfigError, UserError
 from mempo.run.evaluate import final_model
-from tests.cluster.verl_tree import ALPHA, CODEC, RANK, adapted_policy, adapted_step_folder, logits, step_folder
+from tests.cluster.verl_tree import ALPHA, RANK, TOKENIZER, adapted_policy, adapted_step_folder, logits, step_folder
 from tests.tiny import tiny_llama
 
 CPU = ModelSettings(device="cpu")
-POLICY = tiny_llama(CODEC)
+POLICY = tiny_llama(TOKENIZER)
 
 
 def run(path: Path, out: Path, config: Path | None = None, own_run: bool = False) -> str:
@@ -51,7 +51,7 @@ def test_the_converted_policy_is_the_saved_one(tmp_path: Path, path: str) -> Non
 
 
 def test_the_folder_of_all_steps_means_the_last_whole_one(tmp_path: Path) -> None:
-    step_folder(tmp_path, tiny_llama(CODEC, seed=5), step=9)
+    step_folder(tmp_path, tiny_llama(TOKENIZER, seed=5), step=9)
     step_folder(tmp_path, POLICY, step=3)  # verl writes the number last, so step 9 was not saved whole
     run(tmp_path, tmp_path / "out")
     torch.testing.assert_close(logits(load_policy(CPU, str(tmp_path / "out"))), logits(POLICY), rtol=0, atol=1e-6)

@@ -13,7 +13,7 @@ from mempo.cluster.machine import Machine, Node
 from mempo.cluster.model_shape import KNOWN, ModelShape, shape_of
 from mempo.config import Resolved, resolve
 from mempo.errors import UserError
-from tests.tiny import make_codec, tiny_llama, tiny_model
+from tests.tiny import make_tokenizer, tiny_llama, tiny_model
 
 WELL: dict[str, Any] = {
     "version_problems": list,
@@ -37,9 +37,9 @@ def machine(**changes: Any) -> Machine:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    codec = make_codec()
-    tiny_llama(codec).model.save_pretrained(folder)
-    codec.tokenizer.save_pretrained(folder)
+    tokenizer = make_tokenizer()
+    tiny_llama(tokenizer).model.save_pretrained(folder)
+    tokenizer.hf.save_pretrained(folder)
     return folder
 
 
@@ -210,7 +210,7 @@ def test_agent_and_questions_are_tried(model: Path, tmp_path: Path) -> None:
     paths = (f"data.train={file}", f"data.test={file}")
     checks = whole(model, *paths, "rl.questions_per_step=4")
     assert failures(checks) == []
-    assert only(checks, "agent").fact == f"tokenizer of {make_codec().size} tokens, no chat template"
+    assert only(checks, "agent").fact == f"tokenizer of {make_tokenizer().size} tokens, no chat template"
     # Nine questions make four of two objectives each; the last one is left over.
     assert only(checks, "data").fact.startswith("4 training questions, 4 test questions; ")
     checks = whole(model, *paths, "rl.questions_per_step=8")
@@ -234,7 +234,7 @@ def test_an_adapter_is_no_model(model: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("family", "runs"), [("qwen2", True), ("llama", True), ("gpt_neox", False), ("gpt2", False)])
 def test_a_family_that_verl_cannot_read_is_refused(family: str, runs: bool, tmp_path: Path) -> None:
-    tiny_model(family, make_codec()).model.config.save_pretrained(tmp_path)
+    tiny_model(family, make_tokenizer()).model.config.save_pretrained(tmp_path)
     if runs:
         assert Machine().shape(str(tmp_path)).heads == 2
     else:

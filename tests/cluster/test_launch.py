@@ -26,7 +26,7 @@ from mempo.cluster.questions import question_of
 from mempo.config import Resolved, resolve
 from mempo.errors import ConfigError, UserError
 from mempo.rollout.question import as_gold
-from tests.tiny import chat_codec, make_codec, tiny_llama
+from tests.tiny import chat_tokenizer, make_tokenizer, tiny_llama
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,9 +34,9 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    codec = make_codec()
-    tiny_llama(codec).model.save_pretrained(folder)
-    codec.tokenizer.save_pretrained(folder)
+    tokenizer = make_tokenizer()
+    tiny_llama(tokenizer).model.save_pretrained(folder)
+    tokenizer.hf.save_pretrained(folder)
     return folder
 
 
@@ -101,9 +101,9 @@ def test_without_test_questions_there_is_no_validation(model: Path, questions: P
 def test_a_template_with_a_date_gets_the_day_of_the_launch(
     questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    codec, model, run = chat_codec("dated"), tmp_path / "model", tmp_path / "run"
-    tiny_llama(codec).model.save_pretrained(model)
-    codec.tokenizer.save_pretrained(model)
+    tokenizer, model, run = chat_tokenizer("dated"), tmp_path / "model", tmp_path / "run"
+    tiny_llama(tokenizer).model.save_pretrained(model)
+    tokenizer.hf.save_pretrained(model)
     config = resolved(model, questions, tmp_path, "limits.max_context_tokens=200")
     for day in (2, 3):
         monkeypatch.setattr(mempo.run.prompt_date, "date", SimpleNamespace(today=lambda day=day: date(2020, 1, day)))

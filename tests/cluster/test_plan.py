@@ -24,9 +24,9 @@ from mempo.rewards.note_contexts import BASELINES, ahead_contexts, note_context
 from mempo.rollout.context import make_context
 from mempo.rollout.protocol import TurnGrammar, parse_turn
 from mempo.rollout.render import Renderer
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import GenerationStop, Observation, ObservationPart, StopReason, Trajectory, Turn, rows_of
-from tests.tiny import make_codec
+from tests.tiny import make_tokenizer
 
 DOCS = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text("utf-8")
 GB = 1e9
@@ -249,7 +249,7 @@ def test_32b_on_16_gpus_with_the_whole_history() -> None:
 
 # --- tokens, against the agent's own contexts ----------------------------------------------------------------------
 
-CODEC = make_codec("byte_bpe", "added")
+TOKENIZER = make_tokenizer("byte_bpe", "added")
 T = {"note": 9, "action": 5, "observation": 13, "question": 7, "turn": 20, "turns": 5, "probe": 4}
 
 
@@ -259,10 +259,10 @@ def lengths_plan(**changes: Any) -> Any:
     return plan_settings({**fixed, **lengths, **changes})
 
 
-def an_episode(context: str, codec: Codec = CODEC) -> Trajectory:
+def an_episode(context: str, tokenizer: Tokenizer = TOKENIZER) -> Trajectory:
     """A rollout of the planned lengths, its prompts made by the agent's own context. Ids are arbitrary and all
     different, so that no prefix is shared by chance."""
-    built, question, turns = make_context(context, Renderer(codec)), tuple(range(1000, 1000 + T["question"])), []
+    built, question, turns = make_context(context, Renderer(tokenizer)), tuple(range(1000, 1000 + T["question"])), []
     for t in range(T["turns"]):
         at = 2000 + 100 * t
         prompt = built.build(question, turns, 10**6).ids

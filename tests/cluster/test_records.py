@@ -17,14 +17,14 @@ from mempo.rollout.question import Question
 from mempo.rollout.trajectory import StopReason, Trajectory
 from tests import tiny
 
-CODEC = tiny.make_codec(tags="added")
+TOKENIZER = tiny.make_tokenizer(tags="added")
 QUESTION = Question("q1", 'Which "city"?\u2028 <mem>', (("Paris", "Parigi"), ("Yen",)), "Paris; Yen", {"level": "hard"})
 
 
 def played(texts: list[str], context: str = "memory") -> Trajectory:
-    agent = tiny.make_agent(CODEC, context)
+    agent = tiny.make_agent(TOKENIZER, context)
     return asyncio.run(
-        rollout(agent, tiny.Scripted(CODEC, texts), Job(QUESTION, 3, ("seed",)), DecodingSettings(temperature=0.7))
+        rollout(agent, tiny.Scripted(TOKENIZER, texts), Job(QUESTION, 3, ("seed",)), DecodingSettings(temperature=0.7))
     )
 
 
@@ -38,7 +38,7 @@ def test_a_rollout_comes_back_as_it_was_but_for_the_precision_of_log_probs(conte
         ],
         context,
     )
-    back = decode_rollout(encode_rollout(sent), CODEC, TurnGrammar())
+    back = decode_rollout(encode_rollout(sent), TOKENIZER, TurnGrammar())
     assert len(back.turns) == len(sent.turns) == 3
     for ours, theirs in zip(back.turns, sent.turns, strict=True):
         assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-6)
@@ -58,7 +58,7 @@ def test_a_rollout_comes_back_as_it_was_but_for_the_precision_of_log_probs(conte
 
 def test_a_failed_rollout_comes_back_with_its_cause() -> None:
     sent = Trajectory("q1", 0, (1, 2), (), StopReason.SAMPLER_ERROR, error="the server said: ∞ </mem>")
-    assert decode_rollout(encode_rollout(sent), CODEC, TurnGrammar()) == sent
+    assert decode_rollout(encode_rollout(sent), TOKENIZER, TurnGrammar()) == sent
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_a_checkpoint_that_cannot_be_removed_does_not_end_the_run(
     def refused(folder: Path) -> None:
         raise OSError("device busy")
 
-    monkeypatch.setattr("mempo.cluster.verl_checkpoint.remove_whole", refused)
+    monkeypatch.setattr("mempo.cluster.verl_checkpoint.remove_atomic", refused)
     save(tmp_path, 10)
     remove_old_checkpoints(tmp_path / "checkpoints", 20, 0)
     assert "global_step_10 could not be removed (device busy)" in capsys.readouterr().out

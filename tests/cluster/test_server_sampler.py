@@ -14,7 +14,7 @@ from mempo.rollout.interfaces import Generation, SamplerError, SamplingParams
 from mempo.rollout.trajectory import GenerationStop
 from tests import tiny
 
-CODEC = tiny.make_codec(tags="added")
+TOKENIZER = tiny.make_tokenizer(tags="added")
 
 
 @dataclass
@@ -40,13 +40,13 @@ class Client:
 
 def ask(output: Output | Exception, max_new_tokens: int = 50) -> tuple[Generation, Client, ServerSampler]:
     client = Client(output)
-    sampler = ServerSampler(client, CODEC, "uid_1")
+    sampler = ServerSampler(client, TOKENIZER, "uid_1")
     params = SamplingParams(max_new_tokens, temperature=0.5, stop=("</answer>",), seed=7)
     return asyncio.run(sampler.generate((1, 2, 3), params)), client, sampler
 
 
 def said(text: str) -> Output:
-    ids = list(CODEC.encode_trusted(text))
+    ids = list(TOKENIZER.encode_trusted(text))
     return Output(ids, [-0.25] * len(ids))
 
 
@@ -60,7 +60,7 @@ def test_a_request_says_what_the_agent_loop_wants() -> None:
         "top_p": 1.0,
         "top_k": -1,
         "stop": ["</answer>"],
-        "stop_token_ids": [CODEC.eos_id],
+        "stop_token_ids": [TOKENIZER.eos_id],
         "logprobs": True,
         "skip_special_tokens": False,
     }
@@ -69,15 +69,15 @@ def test_a_request_says_what_the_agent_loop_wants() -> None:
 def test_what_a_server_says_after_the_stop_string_is_dropped() -> None:
     whole = said("<answer>x</answer> and more")
     made, _, sampler = ask(whole)
-    assert CODEC.decode(made.ids) == "<answer>x</answer>"
+    assert TOKENIZER.decode(made.ids) == "<answer>x</answer>"
     assert made.stop is GenerationStop.STOP_STRING
     assert len(made.logprobs) == len(made.ids) < len(whole.token_ids)
     assert sampler.versions == [4]
 
 
 def test_the_end_of_sequence_is_part_of_the_reply() -> None:
-    made, _, _ = ask(Output([5, CODEC.eos_id], [-1.0, -2.0]))
-    assert (made.ids, made.stop) == ((5, CODEC.eos_id), GenerationStop.EOS)
+    made, _, _ = ask(Output([5, TOKENIZER.eos_id], [-1.0, -2.0]))
+    assert (made.ids, made.stop) == ((5, TOKENIZER.eos_id), GenerationStop.EOS)
 
 
 def test_a_full_length_is_the_token_limit() -> None:

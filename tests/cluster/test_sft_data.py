@@ -21,8 +21,8 @@ from mempo.errors import UserError
 from mempo.rollout.trajectory import Row, Segment
 from mempo.setup import load_data, make_agent, make_tools
 from mempo.train.demonstrations import Demonstrations, demonstrations
-from tests.cluster.sft_folder import CODEC, sft_config
-from tests.tiny import make_codec
+from tests.cluster.sft_folder import TOKENIZER, sft_config
+from tests.tiny import make_tokenizer
 
 QUIET = Console(quiet=True)
 OPTIONS = {"pad_mode": "no_padding", "max_length": 2048}
@@ -31,7 +31,7 @@ ROWS = [Row(0, (5, 6, 7, 8, 9), (Segment(0, 1, 3), Segment(1, 4, 5))), Row(1, (5
 
 def played(config: Config, folder: Path) -> Demonstrations:
     data = load_data(config, folder)
-    return demonstrations(config, data, make_agent(config, CODEC, make_tools(config, data.retriever)), QUIET)
+    return demonstrations(config, data, make_agent(config, TOKENIZER, make_tools(config, data.retriever)), QUIET)
 
 
 def written(folder: Path, *overrides: str) -> Path:
@@ -39,7 +39,7 @@ def written(folder: Path, *overrides: str) -> Path:
 
 
 def dataset(folder: Path, **changes: Any) -> TokenRows:
-    return TokenRows(str(folder / "train.parquet"), CODEC.tokenizer, {**OPTIONS, **changes})
+    return TokenRows(str(folder / "train.parquet"), TOKENIZER.hf, {**OPTIONS, **changes})
 
 
 def test_the_mask_is_one_on_what_the_expert_wrote() -> None:
@@ -47,7 +47,7 @@ def test_the_mask_is_one_on_what_the_expert_wrote() -> None:
 
 
 def test_rows_come_back_as_they_went_in(tmp_path: Path) -> None:
-    write_rows(tmp_path / "train.parquet", ROWS, CODEC.tokenizer)
+    write_rows(tmp_path / "train.parquet", ROWS, TOKENIZER.hf)
     rows = dataset(tmp_path)
     assert len(rows) == 2
     assert {name: tensor.tolist() for name, tensor in rows[0].items()} == {
@@ -56,18 +56,18 @@ def test_rows_come_back_as_they_went_in(tmp_path: Path) -> None:
         "loss_mask": [0, 1, 1, 0, 1],
     }
     assert all(tensor.dtype == torch.long for tensor in rows[1].values())
-    assert len(TokenRows([str(tmp_path / "train.parquet")] * 2, CODEC.tokenizer, OPTIONS)) == 4
-    assert len(TokenRows(str(tmp_path / "train.parquet"), CODEC.tokenizer, OPTIONS, max_samples=1)) == 1
+    assert len(TokenRows([str(tmp_path / "train.parquet")] * 2, TOKENIZER.hf, OPTIONS)) == 4
+    assert len(TokenRows(str(tmp_path / "train.parquet"), TOKENIZER.hf, OPTIONS, max_samples=1)) == 1
 
 
 def test_rows_of_another_tokenizer_are_refused(tmp_path: Path) -> None:
-    write_rows(tmp_path / "train.parquet", ROWS, make_codec().tokenizer)
+    write_rows(tmp_path / "train.parquet", ROWS, make_tokenizer().hf)
     with pytest.raises(ValueError, match="another tokenizer"):
         dataset(tmp_path)
 
 
 def test_a_row_is_never_cut(tmp_path: Path) -> None:
-    write_rows(tmp_path / "train.parquet", ROWS, CODEC.tokenizer)
+    write_rows(tmp_path / "train.parquet", ROWS, TOKENIZER.hf)
     with pytest.raises(ValueError, match=r"5 tokens, more than data\.max_length 4; set it to 5"):
         dataset(tmp_path, max_length=4)
     with pytest.raises(ValueError, match="no_padding"):
@@ -75,8 +75,8 @@ def test_a_row_is_never_cut(tmp_path: Path) -> None:
 
 
 def test_the_mark_tells_vocabularies_apart() -> None:
-    assert vocabulary_mark(CODEC.tokenizer) == vocabulary_mark(CODEC.tokenizer)
-    assert vocabulary_mark(CODEC.tokenizer) != vocabulary_mark(make_codec().tokenizer)
+    assert vocabulary_mark(TOKENIZER.hf) == vocabulary_mark(TOKENIZER.hf)
+    assert vocabulary_mark(TOKENIZER.hf) != vocabulary_mark(make_tokenizer().hf)
 
 
 def test_every_demonstration_row_is_there_once_and_probes_have_their_share(tmp_path: Path) -> None:

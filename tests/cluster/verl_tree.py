@@ -12,10 +12,10 @@ from mempo.config.engine import LoraSettings
 from mempo.engine.lora import add_lora
 from mempo.engine.model import save_policy
 from mempo.engine.policy import Policy
-from mempo.rollout.tokenizer import Codec
-from tests.tiny import make_codec, tiny_llama
+from mempo.rollout.tokenizer import Tokenizer
+from tests.tiny import make_tokenizer, tiny_llama
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 IDS = torch.tensor([[5, 6, 7, 8, 9, 10]])
 RANK, ALPHA = 4, 8
 
@@ -38,10 +38,10 @@ def step_folder(checkpoints: Path, policy: Policy, step: int = 3, weights: bool 
     return folder
 
 
-def adapted_policy(codec: Codec = CODEC, tied: bool = True) -> Policy:
+def adapted_policy(tokenizer: Tokenizer = TOKENIZER, tied: bool = True) -> Policy:
     """A policy with an adapter that changes it."""
     policy = add_lora(
-        tiny_llama(codec, tie_word_embeddings=tied), LoraSettings(rank=RANK, alpha=ALPHA), seed=0, base_path="base"
+        tiny_llama(tokenizer, tie_word_embeddings=tied), LoraSettings(rank=RANK, alpha=ALPHA), seed=0, base_path="base"
     )
     generator = torch.Generator().manual_seed(1)
     for name, parameter in policy.model.named_parameters():

@@ -13,7 +13,7 @@ from mempo.retrieval.faiss import METRICS
 from mempo.rewards.answer_match import NORMALIZERS
 from mempo.rollout.context import make_context
 from mempo.rollout.render import Renderer
-from tests.tiny import make_codec
+from tests.tiny import make_tokenizer
 
 
 def test_every_name_is_known_on_both_sides() -> None:
@@ -23,7 +23,7 @@ def test_every_name_is_known_on_both_sides() -> None:
 
 
 def test_every_context_can_be_made() -> None:
-    renderer = Renderer(make_codec())
+    renderer = Renderer(make_tokenizer())
     for name in (*CONTEXTS[:-1], "window(3)"):
         assert is_known_context(name)
         assert make_context(name, renderer).name == name

@@ -14,7 +14,7 @@ from mempo.diagnose.by_state import memory_by_state, outcome_by_state, states_of
 from mempo.rollout.agent import DecodingSettings, Job, rollout
 from tests.rewards.build import trajectory, turn
 from tests.tiny import Scripted
-from tests.train.fakes import CODEC, NOTED_ANSWER, NOTED_SEARCH, SEARCH, agent, questions
+from tests.train.fakes import NOTED_ANSWER, NOTED_SEARCH, SEARCH, TOKENIZER, agent, questions
 
 
 def test_a_state_is_what_was_seen_and_what_was_forced() -> None:
@@ -29,7 +29,7 @@ def test_rollouts_in_a_context_that_forgets_share_states() -> None:
     """Two rollouts that wrote the same note and found the same, from different first turns."""
     texts = [[SEARCH, NOTED_SEARCH, NOTED_ANSWER], [SEARCH.replace(">s<", ">t<"), NOTED_SEARCH, NOTED_ANSWER]]
     played = [
-        asyncio.run(rollout(agent(), Scripted(CODEC, said), Job(questions(1)[0], i, ("s",)), DecodingSettings()))
+        asyncio.run(rollout(agent(), Scripted(TOKENIZER, said), Job(questions(1)[0], i, ("s",)), DecodingSettings()))
         for i, said in enumerate(texts)
     ]
     first, second = states_of_turns(played)

@@ -16,8 +16,8 @@ from mempo.diagnose.records import Batch, batch_of
 from mempo.engine.scorer import LocalScorer, score_naive
 from mempo.rollout.interfaces import ScoreRequest
 from mempo.rollout.trajectory import Trajectory
-from tests.runs.test_rollouts import CODEC, make
-from tests.test_agent import SEARCH
+from tests.rollout.test_agent import SEARCH
+from tests.storage.test_rollouts import TOKENIZER, make
 from tests.tiny import tiny_llama
 
 LINE = {"question": "capital of France?", "gold": "Paris", "is_error": False}
@@ -32,7 +32,7 @@ class Fixed:
 
     def score(self, requests: Sequence[ScoreRequest], temperature: float = 1.0) -> list[np.ndarray]:
         assert temperature == 1.0
-        texts = [CODEC.decode(request.prefix_ids) for request in requests]
+        texts = [TOKENIZER.decode(request.prefix_ids) for request in requests]
         self.contexts += texts
         found = [next((p for part, p in self._p.items() if part in text), 0.01) for text in texts]
         return [np.full(len(r.which or ()), np.log(p)) for r, p in zip(requests, found, strict=True)]
@@ -47,7 +47,7 @@ def saying(*notes: str, question: str = "q") -> Trajectory:
 def asked(*rollouts: tuple[Trajectory, dict[str, object]]) -> tuple[Batch, list[Trajectory]]:
     trajectories = [trajectory for trajectory, _ in rollouts]
     lines = [{**LINE, **line, "question_id": t.question_id} for t, line in rollouts]
-    return batch_of("step-1", trajectories, lines, CODEC, 1), trajectories
+    return batch_of("step-1", trajectories, lines, TOKENIZER, 1), trajectories
 
 
 TWO = (
@@ -59,14 +59,14 @@ TWO = (
 def test_four_contexts_a_note_and_what_comes_of_them() -> None:
     made, trajectories = asked(*TWO)
     scorer = Fixed(**{"<mem>Paris it is</mem>": 0.5, "<mem>Tokyo</mem>": 0.4, "<mem></mem>": 0.1})
-    notes, left_out = ask(made, trajectories, CODEC, scorer, ProbeSettings(), 10)
+    notes, left_out = ask(made, trajectories, TOKENIZER, scorer, ProbeSettings(), 10)
     assert left_out == 0
     first, second = notes
     assert (first.question_id, first.turn) == ("a", 2)
     assert (first.note, first.other, first.empty, first.history) == pytest.approx((0.5, 0.4, 0.1, 0.01))
     assert (second.note, second.other, second.empty) == pytest.approx((0.4, 0.5, 0.1))
     assert first.other_tokens == second.note_tokens
-    question = CODEC.decode(trajectories[0].question_ids)
+    question = TOKENIZER.decode(trajectories[0].question_ids)
     assert f"{question}<mem>Paris it is</mem>" in scorer.contexts
     assert f"{question}<mem>Tokyo</mem>" in scorer.contexts
     assert f"{question}<mem></mem>" in scorer.contexts
@@ -85,13 +85,13 @@ def test_a_note_that_holds_the_answer_is_not_lent_and_nearness_in_length_decides
     ]
     made, trajectories = asked(*rollouts)
     scorer = Fixed(**{"red blue x": 0.7, "Paris two": 0.9, "a long note": 0.8})
-    (first, *_), _ = ask(made, trajectories, CODEC, scorer, ProbeSettings(), 1)
+    (first, *_), _ = ask(made, trajectories, TOKENIZER, scorer, ProbeSettings(), 1)
     assert first.other == pytest.approx(0.7)
 
 
 def test_without_another_question_there_is_no_other_note() -> None:
     made, trajectories = asked((saying("x"), {}), (saying("y"), {}))
-    notes, _ = ask(made, trajectories, CODEC, Fixed(), ProbeSettings(), 10)
+    notes, _ = ask(made, trajectories, TOKENIZER, Fixed(), ProbeSettings(), 10)
     assert [note.other for note in notes] == [None, None]
     found = control(notes)
     assert (found["other"], found["other_gain"], found["beats_other"]) == (None, None, None)
@@ -109,7 +109,7 @@ def test_without_another_question_there_is_no_other_note() -> None:
 def test_notes_that_cannot_be_asked_about_are_left_out(line: dict[str, object], window: int | None) -> None:
     made, trajectories = asked((saying("x"), line))
     scorer = Fixed()
-    assert ask(made, trajectories, CODEC, scorer, ProbeSettings(), 10, window) == ([], 1)
+    assert ask(made, trajectories, TOKENIZER, scorer, ProbeSettings(), 10, window) == ([], 1)
     assert scorer.contexts == []
     assert control([], 1)["left_out"] == 1
 
@@ -120,20 +120,20 @@ def test_a_probe_of_its_own_is_what_is_predicted() -> None:
 
     class Spy(Fixed):
         def score(self, requests: Sequence[ScoreRequest], temperature: float = 1.0) -> list[np.ndarray]:
-            seen.extend(CODEC.decode(r.continuation_ids) for r in requests)
+            seen.extend(TOKENIZER.decode(r.continuation_ids) for r in requests)
             return super().score(requests, temperature)
 
-    ask(made, trajectories, CODEC, Spy(), ProbeSettings(), 10)
+    ask(made, trajectories, TOKENIZER, Spy(), ProbeSettings(), 10)
     assert all("Paris and more" in text for text in seen)
 
 
 def test_p_on_a_model_is_the_mean_log_prob_of_the_gold_tokens() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     made, trajectories = asked(*TWO)
-    notes, _ = ask(made, trajectories, CODEC, LocalScorer(policy), ProbeSettings(), 10)
+    notes, _ = ask(made, trajectories, TOKENIZER, LocalScorer(policy), ProbeSettings(), 10)
     trajectory = trajectories[0]
-    head = CODEC.encode_trusted(f"\n<think>\n{ProbeSettings().thought}\n</think>\n<answer>\nParis\n</answer>")
-    text = CODEC.decode_spans(head)
+    head = TOKENIZER.encode_trusted(f"\n<think>\n{ProbeSettings().thought}\n</think>\n<answer>\nParis\n</answer>")
+    text = TOKENIZER.decode_spans(head)
     span = text.tokens_of(text.text.index("Paris"), text.text.index("Paris") + len("Paris"))
     assert span is not None
     context = trajectory.question_ids + (trajectory.turns[1].note_ids or ())

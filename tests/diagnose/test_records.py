@@ -12,7 +12,7 @@ from mempo.diagnose.records import batch_of, grouped, with_recomputed_advantages
 from mempo.rollout.protocol import TurnGrammar
 from mempo.storage.rollouts import load_rollouts, save_rollouts
 from tests.diagnose.build import batch, rollout, turn
-from tests.runs.test_rollouts import CASES, CODEC
+from tests.storage.test_rollouts import CASES, TOKENIZER
 
 
 def test_texts_of_a_saved_rollout(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_texts_of_a_saved_rollout(tmp_path: Path) -> None:
     note = {"turn": 1, "r": 0.5, "p_mem": 0.5, "p_full": None, "p_mem_raw": 0.4, "gold_tokens": 2, "kept_mem": 2}
     facts = {"question": "Who?", "gold": [["Paris"], ["Tokyo"]], "score": 1.0, "notes": [{**note, "advantage": 0.7}]}
     save_rollouts(file, [CASES["memory"]], [{**facts, "advantage": -0.5, "is_error": False}])
-    made = batch_of("step-1", *load_rollouts(file, CODEC, TurnGrammar())[:2], CODEC, 1)
+    made = batch_of("step-1", *load_rollouts(file, TOKENIZER, TurnGrammar())[:2], TOKENIZER, 1)
     ((only,),) = made.groups
     assert (made.advantages, only.advantage, only.score) == ("saved", -0.5, 1.0)
     assert only.objectives == (("Paris",), ("Tokyo",))
@@ -38,14 +38,14 @@ def test_errors_are_left_out_and_counted(tmp_path: Path) -> None:
     file = tmp_path / "step-1.jsonl"
     lines = [{"is_error": False, "score": 1.0}, {"is_error": True, "score": None}]
     save_rollouts(file, [CASES["memory"], CASES["a failing tool"]], lines)
-    made = batch_of("step-1", *load_rollouts(file, CODEC, TurnGrammar())[:2], CODEC, 2)
+    made = batch_of("step-1", *load_rollouts(file, TOKENIZER, TurnGrammar())[:2], TOKENIZER, 2)
     assert (len(made.rollouts), made.errors, made.advantages) == (1, 1, "none")
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_every_saved_rollout_has_a_record(tmp_path: Path, name: str) -> None:
     save_rollouts(tmp_path / "s.jsonl", [CASES[name]], [{}])
-    made = batch_of("s", *load_rollouts(tmp_path / "s.jsonl", CODEC, TurnGrammar())[:2], CODEC, 1)
+    made = batch_of("s", *load_rollouts(tmp_path / "s.jsonl", TOKENIZER, TurnGrammar())[:2], TOKENIZER, 1)
     assert [len(r.turns) for r in made.rollouts] == [len(CASES[name].turns)]
     closed = [t.note_ids is not None for t in CASES[name].turns]
     assert [t.note is not None for t in made.rollouts[0].turns] == closed

@@ -17,9 +17,9 @@ from mempo.errors import UserError
 from mempo.rollout.protocol import TurnGrammar
 from mempo.storage.files import append_line
 from mempo.storage.rollouts import save_rollouts, tokens_path
+from tests.cli.test_cli import Cli, assert_one_line, cli  # noqa: F401 - a fixture
 from tests.diagnose.test_control import saying
-from tests.runs.test_rollouts import CASES, CODEC, make
-from tests.test_cli import Cli, assert_one_line, cli  # noqa: F401 - a fixture
+from tests.storage.test_rollouts import CASES, TOKENIZER, make
 from tests.tiny import tiny_llama
 from tests.train.small import run as train_small
 
@@ -42,7 +42,7 @@ def scored(turn: int, r: float, **more: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    save_policy(tiny_llama(CODEC), folder)
+    save_policy(tiny_llama(TOKENIZER), folder)
     return folder
 
 

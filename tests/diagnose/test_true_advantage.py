@@ -34,7 +34,7 @@ from mempo.rollout.protocol import TurnGrammar, parse_turn
 from mempo.rollout.question import Question
 from mempo.train.score_batch import Scoring
 from tests.tiny import said
-from tests.train.fakes import CODEC, NOTED_ANSWER, SEARCH, agent, played, questions
+from tests.train.fakes import NOTED_ANSWER, SEARCH, TOKENIZER, agent, played, questions
 from tests.train.small import run
 
 ASKED = [Question(f"q{i}", f"question {i}?", "Paris") for i in range(4)]
@@ -50,9 +50,9 @@ class World:
         self.limits: list[int] = []
 
     async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
-        rng, prompt = random.Random(sampling.seed), CODEC.decode(prompt_ids)
+        rng, prompt = random.Random(sampling.seed), TOKENIZER.decode(prompt_ids)
         if "<tool_response>" not in prompt:
-            return said(CODEC, SEARCH)
+            return said(TOKENIZER, SEARCH)
         given = prompt[prompt.find("<mem>") :] if "<mem>" in prompt else ""
         note = given.removeprefix("<mem>").partition("</mem>")[0] or rng.choice([GOOD, BAD])
         if given:
@@ -62,7 +62,7 @@ class World:
         if sampling.stop != ("</mem>",):
             turn += f"<think>s</think><answer>{answer}</answer>"
         # The last token of a note may hold the beginning of what follows it.
-        return said(CODEC, turn.removeprefix(given), sampling.max_new_tokens)
+        return said(TOKENIZER, turn.removeprefix(given), sampling.max_new_tokens)
 
 
 class Believes:
@@ -73,7 +73,7 @@ class Believes:
 
     def score(self, requests: Sequence[ScoreRequest], temperature: float = 1.0) -> list[np.ndarray]:
         def p(request: ScoreRequest) -> float:
-            note = CODEC.decode(request.prefix_ids).rpartition("<mem>")[2].removesuffix("</mem>")
+            note = TOKENIZER.decode(request.prefix_ids).rpartition("<mem>")[2].removesuffix("</mem>")
             return 0.9 if note in self.words else 0.1
 
         return [np.full(len(request.which or ()), math.log(p(request))) for request in requests]
@@ -84,7 +84,7 @@ def instrument(right: dict[str, float], scorer: Believes | None = None, sampler:
         agent=agent(max_turn_tokens=100),
         sampler=sampler or World(right),
         scorer=scorer or Believes(GOOD),
-        scoring=Scoring(OutcomeSettings(), MemorySettings(), CreditSettings(), CODEC),
+        scoring=Scoring(OutcomeSettings(), MemorySettings(), CreditSettings(), TOKENIZER),
     )
 
 
@@ -168,7 +168,7 @@ def test_a_note_is_paid_for_out_of_its_turn() -> None:
     measure(instrument({}, sampler=world), ASKED, TrueAdvantageOptions(questions=1, continuations=1), 4)
     expected = set()
     for note in (f"<mem>{GOOD}</mem>", f"<mem>{BAD}</mem>"):
-        span = CODEC.decode_spans(CODEC.encode_trusted(f"{note}<think>s</think>")).tokens_of(0, len(note))
+        span = TOKENIZER.decode_spans(TOKENIZER.encode_trusted(f"{note}<think>s</think>")).tokens_of(0, len(note))
         assert span is not None
         expected.add(100 - span[1])
     assert set(world.limits) == expected
@@ -201,7 +201,7 @@ def test_a_state_is_taken_up_from_a_past_that_kept_the_format() -> None:
 def test_nothing_to_judge_is_said() -> None:
     class Silent(World):
         async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
-            return said(CODEC, NOTED_ANSWER.partition("</mem>")[2])
+            return said(TOKENIZER, NOTED_ANSWER.partition("</mem>")[2])
 
     with pytest.raises(UserError, match="have no note to measure"):
         measure(instrument({}, sampler=Silent({})), ASKED, TrueAdvantageOptions(), 2)

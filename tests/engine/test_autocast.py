@@ -17,9 +17,9 @@ from mempo.engine.scorer import LocalScorer
 from mempo.engine.update import TrainRow, Updater
 from mempo.rollout.interfaces import ScoreRequest
 from tests.engine.test_update import LR, ROWS, make_row, optim
-from tests.tiny import make_codec, tiny_llama
+from tests.tiny import make_tokenizer, tiny_llama
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 BF16 = ModelSettings(autocast="bfloat16")
 
 
@@ -35,7 +35,7 @@ def recorded(policy: Policy, name: str) -> list[tuple[torch.dtype, torch.dtype]]
 
 
 def test_layers_run_in_bfloat16_and_weights_moments_and_measures_in_float32() -> None:
-    policy = set_update_mode(tiny_llama(CODEC), BF16)
+    policy = set_update_mode(tiny_llama(TOKENIZER), BF16)
     updater = Updater(policy, optim())
     projections, embeddings = recorded(policy, "model.layers.0.mlp.up_proj"), recorded(policy, "model.norm")
     metrics = updater.rl_step(ROWS, LR)
@@ -56,7 +56,7 @@ def test_the_gradient_is_that_of_float32_up_to_rounding() -> None:
         return torch.cat([p.detach().flatten() for p in policy.model.parameters()]) - before
 
     # Without moments AdamW moves by the sign of the gradient: nearly all signs agree.
-    exact, rounded = moved(tiny_llama(CODEC)), moved(set_update_mode(tiny_llama(CODEC), BF16))
+    exact, rounded = moved(tiny_llama(TOKENIZER)), moved(set_update_mode(tiny_llama(TOKENIZER), BF16))
     assert float((exact.sign() == rounded.sign()).float().mean()) > 0.97
     assert not torch.equal(exact, rounded)
 
@@ -78,13 +78,14 @@ def test_head_and_softmax_are_exact_under_autocast() -> None:
 def test_scoring_stays_in_the_precision_of_the_weights() -> None:
     request = ScoreRequest((5, 6, 7), (8, 9))
     plain, cast = (
-        LocalScorer(p).score([request])[0] for p in (tiny_llama(CODEC), set_update_mode(tiny_llama(CODEC), BF16))
+        LocalScorer(p).score([request])[0]
+        for p in (tiny_llama(TOKENIZER), set_update_mode(tiny_llama(TOKENIZER), BF16))
     )
     assert plain.tolist() == cast.tolist()
 
 
 def test_the_difference_from_the_sampler_is_measured() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     rows = []
     for train_row in (make_row(n) for n in range(4)):
         row = train_row.row
@@ -93,15 +94,15 @@ def test_the_difference_from_the_sampler_is_measured() -> None:
         old = dict(zip(which, scored.tolist(), strict=True))
         rows.append(TrainRow(row, train_row.advantages, [old.get(p - 1, 0.0) for p in range(len(row.ids))]))
     exact = Updater(policy, optim()).rl_step(rows, 1e-9)["update/k3_old"]
-    rounded = Updater(set_update_mode(tiny_llama(CODEC), BF16), optim()).rl_step(rows, 1e-9)["update/k3_old"]
+    rounded = Updater(set_update_mode(tiny_llama(TOKENIZER), BF16), optim()).rl_step(rows, 1e-9)["update/k3_old"]
     assert exact < 1e-9
     assert 1e-7 < rounded < 1e-2
 
 
 def test_the_reference_is_measured_in_the_same_precision() -> None:
     # A policy that has not moved is its reference, to the last bit; otherwise the KL term would pull at rounding.
-    policy = set_update_mode(tiny_llama(CODEC), BF16)
-    metrics = Updater(policy, optim(), LossSettings(kl="k3", kl_coef=0.1), tiny_llama(CODEC)).rl_step(ROWS, LR)
+    policy = set_update_mode(tiny_llama(TOKENIZER), BF16)
+    metrics = Updater(policy, optim(), LossSettings(kl="k3", kl_coef=0.1), tiny_llama(TOKENIZER)).rl_step(ROWS, LR)
     assert metrics["update/kl"] == 0
 
 

@@ -16,9 +16,9 @@ from mempo.rollout.agent import Agent, Job, run_rollouts
 from mempo.rollout.interfaces import CohortSampler, Generation, SamplingParams, ToolResult
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import GenerationStop, Trajectory
-from tests.tiny import make_agent, make_codec, said, tiny_llama
+from tests.tiny import make_agent, make_tokenizer, said, tiny_llama
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 Batch = list[tuple[int, int | None]]  # prompt length and seed of each request
 
 
@@ -36,7 +36,7 @@ class SlowTool:
 
 
 def searching_agent(seed: int, **limits: Any) -> Agent:
-    return make_agent(CODEC, tools={"search": SlowTool(seed)}, **limits)
+    return make_agent(TOKENIZER, tools={"search": SlowTool(seed)}, **limits)
 
 
 class Engine:
@@ -53,7 +53,7 @@ class Engine:
 
     def _turn(self, prompt: Sequence[int], seed: int) -> Generation:
         stays = seed % 3 and len(self.batches) < 6
-        return said(CODEC, f"<think>{seed % 7}</think>" + ("<search>q</search>" if stays else "<answer>A</answer>"))
+        return said(TOKENIZER, f"<think>{seed % 7}</think>" + ("<search>q</search>" if stays else "<answer>A</answer>"))
 
 
 def run(engine: Engine, tool_seed: int, schedule: Literal["lockstep", "eager"], rollouts: int = 8) -> list[Trajectory]:
@@ -73,7 +73,7 @@ def test_lockstep_makes_the_same_batches_whatever_the_tools_delay() -> None:
 
 
 def test_lockstep_repeats_a_real_policy_bit_for_bit() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     jobs = [Job(Question("q", "Who?", "A"), n, ("s",)) for n in range(6)]
 
     def play(tool_seed: int) -> list[Trajectory]:
@@ -132,7 +132,7 @@ class Fails:
         if self.left:
             self.left -= 1
             raise MemoryError("out of memory")
-        return [said(CODEC, "<think>t</think><answer>A</answer>") for _ in prompts]
+        return [said(TOKENIZER, "<think>t</think><answer>A</answer>") for _ in prompts]
 
 
 @pytest.mark.parametrize("schedule", ["lockstep", "eager"])
@@ -163,7 +163,7 @@ def test_a_cancelled_run_leaves_nothing_behind(schedule: Literal["lockstep", "ea
             return ToolResult(notice="no")
 
     async def cancelled() -> None:
-        agent = make_agent(CODEC, tools={"search": Hangs()})
+        agent = make_agent(TOKENIZER, tools={"search": Hangs()})
         await asyncio.wait_for(run_rollouts(agent, sampler, jobs), 0.2)
 
     with pytest.raises(TimeoutError):

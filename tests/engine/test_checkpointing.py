@@ -15,9 +15,9 @@ from mempo.engine.policy import Policy
 from mempo.engine.update import Updater
 from mempo.errors import UserError
 from tests.engine.test_update import LR, ROWS, assert_same_weights, optim
-from tests.tiny import make_codec, tiny_llama, tiny_model
+from tests.tiny import make_tokenizer, tiny_llama, tiny_model
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 FAMILIES = ("llama", "qwen2", "gpt_neox", "gpt2", "gemma2")
 ON = ModelSettings(gradient_checkpointing=True)
 
@@ -37,15 +37,17 @@ def count_layers(policy: Policy) -> list[int]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_step_is_the_same(family: str) -> None:
-    policies = (tiny_model(family, CODEC), set_update_mode(tiny_model(family, CODEC), ON))
+    policies = (tiny_model(family, TOKENIZER), set_update_mode(tiny_model(family, TOKENIZER), ON))
     settings = LossSettings(kl="k3", kl_coef=0.1)
-    metrics = [Updater(p, optim(60), settings, tiny_model(family, CODEC, seed=1)).rl_step(ROWS, LR) for p in policies]
+    metrics = [
+        Updater(p, optim(60), settings, tiny_model(family, TOKENIZER, seed=1)).rl_step(ROWS, LR) for p in policies
+    ]
     assert_same_weights(*policies)
     assert metrics[0] == pytest.approx(metrics[1], abs=1e-6)
 
 
 def test_layers_are_computed_once_more_in_the_update_and_nowhere_else() -> None:
-    policy = set_update_mode(tiny_llama(CODEC), ON)
+    policy = set_update_mode(tiny_llama(TOKENIZER), ON)
     updater, ids = Updater(policy, optim()), torch.tensor([[5, 6, 7]])
     calls = count_layers(policy)
     updater.sft_step([ROWS[0].row], LR)
@@ -66,7 +68,7 @@ def test_less_is_kept_for_the_backward_pass() -> None:
         stores = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in kept}
         return sum(size for place, size in stores.items() if place not in weights)
 
-    policy = tiny_llama(CODEC, num_hidden_layers=6)
+    policy = tiny_llama(TOKENIZER, num_hidden_layers=6)
     plain = kept_bytes(policy)
     with checkpointed(policy.model):
         assert kept_bytes(policy) < plain / 3
@@ -75,7 +77,7 @@ def test_less_is_kept_for_the_backward_pass() -> None:
 def test_dropout_stays_off() -> None:
     policies = []
     for on in (False, True):
-        policy = tiny_model("gpt2", CODEC, resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5)
+        policy = tiny_model("gpt2", TOKENIZER, resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5)
         policy.checkpointing = on
         Updater(policy, optim()).sft_step([r.row for r in ROWS], LR)
         policies.append(policy)
@@ -83,7 +85,7 @@ def test_dropout_stays_off() -> None:
 
 
 def test_layers_are_as_they_were_after_an_error() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     with pytest.raises(KeyError), checkpointed(policy.model):
         raise KeyError
     assert not any("forward" in vars(layer) for layer in checkpointable_layers(policy.model))
@@ -95,8 +97,8 @@ def test_a_model_without_such_layers_is_refused() -> None:
 
 
 def test_it_is_a_setting_of_the_model(tmp_path: Any) -> None:
-    save_policy(tiny_llama(CODEC), tmp_path)
-    policy = load_policy(ModelSettings(device="cpu", gradient_checkpointing=True), str(tmp_path), CODEC)
+    save_policy(tiny_llama(TOKENIZER), tmp_path)
+    policy = load_policy(ModelSettings(device="cpu", gradient_checkpointing=True), str(tmp_path), TOKENIZER)
     assert policy.checkpointing
     updater = Updater(policy, OptimSettings())
     calls = count_layers(policy)

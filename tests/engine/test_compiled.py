@@ -16,9 +16,9 @@ from mempo.engine.policy import Policy
 from mempo.engine.prefix_forward import SharedForward
 from mempo.engine.sampler import generate_batch
 from mempo.rollout.interfaces import SamplingParams
-from tests.tiny import make_codec, tiny_llama, tiny_model
+from tests.tiny import make_tokenizer, tiny_llama, tiny_model
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 PROMPTS = [(5, 6, 7), (5, 6, 8, 9, 10, 11), (12,), (13, 14, 15, 16)]
 SAMPLING = [SamplingParams(4 + 5 * n, seed=n) for n in range(4)]  # they leave one by one
 
@@ -41,7 +41,7 @@ def assert_same(policy: Policy) -> None:
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt_neox", "gpt2"])
 def test_what_is_compiled_is_the_plain_step(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy, calls = tiny_model(family, CODEC), 0
+    policy, calls = tiny_model(family, TOKENIZER), 0
 
     def counted(*arguments: object) -> torch.Tensor:
         nonlocal calls
@@ -58,7 +58,7 @@ def test_a_compiled_step_says_what_the_plain_one_says() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)  # such as: cannot be compiled here
         warnings.filterwarnings("ignore", module="torch")
-        assert_same(tiny_llama(CODEC, num_hidden_layers=1))
+        assert_same(tiny_llama(TOKENIZER, num_hidden_layers=1))
 
 
 def test_without_a_compiler_decoding_goes_on_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,12 +67,12 @@ def test_without_a_compiler_decoding_goes_on_and_says_so_once(monkeypatch: pytes
 
     monkeypatch.setattr(torch, "compile", lambda function, **_: broken)
     with pytest.warns(UserWarning, match=r"cannot be compiled here \(RuntimeError: no working C\+\+") as said:
-        assert_same(tiny_llama(CODEC))
+        assert_same(tiny_llama(TOKENIZER))
     assert len([w for w in said if "compiled" in str(w.message)]) == 1
 
 
 def test_the_setting_reaches_the_policy_and_wants_sdpa(tmp_path: Path) -> None:
-    save_policy(tiny_llama(CODEC), tmp_path / "model")
+    save_policy(tiny_llama(TOKENIZER), tmp_path / "model")
     assert load_policy(ModelSettings(compile=True), str(tmp_path / "model")).compiled
     assert not load_policy(ModelSettings(), str(tmp_path / "model")).compiled
     with pytest.raises(ValueError, match="compile is for attention sdpa, and attention is eager"):

@@ -16,11 +16,11 @@ from mempo.engine.scorer import LocalScorer, score_naive
 from mempo.errors import UserError
 from mempo.rollout.interfaces import SamplingParams, ScoreRequest
 from tests.engine.families import FAMILIES, family_model
-from tests.tiny import make_codec
+from tests.tiny import make_tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*cache that cannot be cut")
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 PROMPTS = [[5, 6, 7, 8, 9, 10, 11, 12, 13], [14, 15, 16], [20, 21, 22, 23, 24]]
 LENGTHS = (12, 3, 7)
@@ -47,9 +47,9 @@ def test_a_family_agrees_with_whole_passes_or_is_refused(family: str) -> None:
     model, (heading, said) = family_model(family), documented()[family]
     if heading == "Refused":
         with pytest.raises(UserError, match=rf"\(model_type {family}\) cannot be sampled from in this process: fed"):
-            wrap_policy(model, CODEC)
+            wrap_policy(model, TOKENIZER)
         return
-    policy = wrap_policy(model, CODEC)
+    policy = wrap_policy(model, TOKENIZER)
     forward = SharedForward(policy)
     assert said == model.config._attn_implementation
     assert heading == ("With shared prefixes" if forward.can_keep else "Without shared prefixes")
@@ -83,11 +83,11 @@ def test_a_cache_that_is_ignored_is_noticed_in_a_model_just_made() -> None:
 
     model.__class__ = type("Forgetful", (type(model),), {"forward": forgetful})
     with pytest.raises(UserError, match=r"Forgetful \(model_type llama\) .* fed token by token its logits are off by"):
-        wrap_policy(model, CODEC)
+        wrap_policy(model, TOKENIZER)
 
 
 def test_a_change_of_precision_after_the_first_scoring_is_followed() -> None:
-    policy = wrap_policy(family_model("llama"), CODEC)
+    policy = wrap_policy(family_model("llama"), TOKENIZER)
     scorer, asked = LocalScorer(policy), [ScoreRequest((5, 6, 7), (8, 9)), ScoreRequest((5, 6, 7, 11), (9,))]
     single = scorer.score(asked)
     policy.model.double()

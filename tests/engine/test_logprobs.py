@@ -12,9 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mempo.engine.logprobs import CHUNK_LOGITS, chunk_rows_for, logprobs_of_logits, selected_logprobs
 from mempo.engine.model import head_logprobs, logprobs_at
-from tests.tiny import make_codec, tiny_model
+from tests.tiny import make_tokenizer, tiny_model
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 PICKED, WIDTH, VOCABULARY = 23, 16, 101
 
 
@@ -183,7 +183,7 @@ def test_a_chunk_is_a_fixed_number_of_logits() -> None:
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gpt_neox", "gpt2", "gemma2"])
 def test_every_family_gives_what_a_plain_forward_gives(family: str) -> None:
-    policy = tiny_model(family, CODEC)
+    policy = tiny_model(family, TOKENIZER)
     ids = torch.tensor([[5, 6, 7, 8, 9, 10], [11, 12, 13, 0, 0, 0]])
     rows, positions, targets = torch.tensor([0, 0, 1]), torch.tensor([2, 4, 1]), torch.tensor([8, 10, 13])
     temperature = torch.tensor([1.0, 0.5, 2.0])
@@ -202,7 +202,7 @@ def test_every_family_gives_what_a_plain_forward_gives(family: str) -> None:
 
 
 def test_hidden_states_computed_elsewhere_give_the_same() -> None:
-    policy = tiny_model("llama", CODEC)
+    policy = tiny_model("llama", TOKENIZER)
     ids = torch.tensor([[5, 6, 7, 8]])
     rows, positions, targets, ones = torch.tensor([0, 0]), torch.tensor([1, 2]), torch.tensor([7, 8]), torch.ones(2)
     with torch.no_grad():

@@ -24,9 +24,9 @@ from mempo.errors import UserError
 from mempo.rollout.interfaces import ScoreRequest
 from tests.engine.families import family_model
 from tests.engine.test_update import LR, ROWS, assert_same_weights, optim
-from tests.tiny import make_codec, tiny_llama, tiny_model
+from tests.tiny import make_tokenizer, tiny_llama, tiny_model
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 IDS = torch.tensor([[5, 6, 7, 8, 9, 10]])
 SETTINGS = LoraSettings(rank=4, alpha=8)
 CPU = ModelSettings(device="cpu")
@@ -38,7 +38,7 @@ def logits(policy: Policy) -> torch.Tensor:
 
 
 def adapted(family: str = "llama", settings: LoraSettings = SETTINGS, base_path: str = "../base") -> Policy:
-    return add_lora(tiny_model(family, CODEC), settings, seed=0, base_path=base_path)
+    return add_lora(tiny_model(family, TOKENIZER), settings, seed=0, base_path=base_path)
 
 
 def trained(family: str = "llama", base_path: str = "../base") -> Policy:
@@ -54,16 +54,16 @@ FAMILIES = pytest.mark.parametrize("family", ["llama", "qwen2", "gpt_neox", "gpt
 
 @FAMILIES
 def test_a_fresh_adapter_changes_nothing(family: str) -> None:
-    torch.testing.assert_close(logits(adapted(family)), logits(tiny_model(family, CODEC)), rtol=0, atol=0)
+    torch.testing.assert_close(logits(adapted(family)), logits(tiny_model(family, TOKENIZER)), rtol=0, atol=0)
 
 
 @FAMILIES
 def test_only_the_adapter_is_trained(family: str) -> None:
     policy = trained(family)
     assert policy.adapter is not None
-    assert float((logits(policy) - logits(tiny_model(family, CODEC))).abs().max()) > 1e-2
-    assert_same_weights(policy.adapter.base, tiny_model(family, CODEC), atol=0)
-    torch.testing.assert_close(logits(policy.adapter.base), logits(tiny_model(family, CODEC)), rtol=0, atol=0)
+    assert float((logits(policy) - logits(tiny_model(family, TOKENIZER))).abs().max()) > 1e-2
+    assert_same_weights(policy.adapter.base, tiny_model(family, TOKENIZER), atol=0)
+    torch.testing.assert_close(logits(policy.adapter.base), logits(tiny_model(family, TOKENIZER)), rtol=0, atol=0)
 
 
 def test_the_policy_without_its_adapter_is_no_second_copy() -> None:
@@ -95,7 +95,7 @@ def test_the_adapter_adds_alpha_over_rank_times_its_product() -> None:
 
 
 def test_the_start_depends_on_the_seed_alone() -> None:
-    made = [tiny_llama(CODEC) for _ in range(3)]
+    made = [tiny_llama(TOKENIZER) for _ in range(3)]
     torch.manual_seed(1)
     first = add_lora(made[0], SETTINGS, seed=7, base_path="../base")
     torch.manual_seed(2)
@@ -124,7 +124,7 @@ def test_the_gradient_of_a_merged_model_agrees() -> None:
 def test_the_reference_gives_the_divergence_and_the_scores_of_the_start() -> None:
     policy = trained()
     assert policy.adapter is not None
-    start = tiny_llama(CODEC)
+    start = tiny_llama(TOKENIZER)
     request = ScoreRequest((5, 6, 7), (8, 9, 10))
     assert (
         LocalScorer(policy.adapter.base).score([request])[0].tolist() == LocalScorer(start).score([request])[0].tolist()
@@ -150,7 +150,7 @@ def test_it_goes_together_with_checkpointing_and_autocast() -> None:
 
 
 def test_half_precision_weights_have_an_adapter_in_single_precision() -> None:
-    model = tiny_llama(CODEC)
+    model = tiny_llama(TOKENIZER)
     model.model.to(torch.bfloat16)  # type: ignore[arg-type]
     policy = add_lora(model, SETTINGS, 0, "../base")
     trainable = {p.dtype for p in policy.model.parameters() if p.requires_grad}
@@ -163,7 +163,7 @@ def test_half_precision_weights_have_an_adapter_in_single_precision() -> None:
 
 
 def test_a_checkpoint_holds_the_adapter_alone_and_loads_onto_its_base(tmp_path: Path) -> None:
-    save_policy(tiny_llama(CODEC), tmp_path / "base")
+    save_policy(tiny_llama(TOKENIZER), tmp_path / "base")
     policy = trained()
     save_trained(policy, tmp_path / "checkpoint")
     held = load_file(tmp_path / "checkpoint" / "adapter_model.safetensors")
@@ -172,7 +172,7 @@ def test_a_checkpoint_holds_the_adapter_alone_and_loads_onto_its_base(tmp_path: 
     assert is_adapter_folder(str(tmp_path / "checkpoint"))
     loaded = load_policy(CPU, str(tmp_path / "checkpoint"))
     assert_same_weights(policy, loaded, atol=0)
-    assert loaded.codec.encode_trusted("<mem>x</mem>") == CODEC.encode_trusted("<mem>x</mem>")
+    assert loaded.tokenizer.encode_trusted("<mem>x</mem>") == TOKENIZER.encode_trusted("<mem>x</mem>")
     assert loaded.window == policy.window
     assert [p.requires_grad for p in loaded.model.parameters()] == [p.requires_grad for p in policy.model.parameters()]
 
@@ -182,7 +182,7 @@ def test_the_checkpoint_is_in_the_format_of_peft(tmp_path: Path) -> None:
 
     policy = trained(base_path=str(tmp_path / "base"))
     save_trained(policy, tmp_path / "checkpoint")
-    theirs: Any = PeftModel.from_pretrained(tiny_llama(CODEC).model, str(tmp_path / "checkpoint"))
+    theirs: Any = PeftModel.from_pretrained(tiny_llama(TOKENIZER).model, str(tmp_path / "checkpoint"))
     with torch.no_grad():
         torch.testing.assert_close(theirs(input_ids=IDS).logits, logits(policy), rtol=0, atol=1e-6)
 
@@ -197,13 +197,13 @@ def test_the_final_folder_is_a_plain_model(family: str, tmp_path: Path) -> None:
     plain: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "final")
     with torch.no_grad():
         torch.testing.assert_close(plain(input_ids=IDS).logits, logits(policy), rtol=1e-4, atol=1e-4)
-    assert plain.state_dict().keys() == tiny_model(family, CODEC).model.state_dict().keys()
+    assert plain.state_dict().keys() == tiny_model(family, TOKENIZER).model.state_dict().keys()
     assert policy.adapter is not None
-    assert_same_weights(policy.adapter.base, tiny_model(family, CODEC), atol=0)
+    assert_same_weights(policy.adapter.base, tiny_model(family, TOKENIZER), atol=0)
 
 
 def test_folders_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    save_policy(tiny_llama(CODEC), tmp_path / "base")
+    save_policy(tiny_llama(TOKENIZER), tmp_path / "base")
     save_trained(trained(), tmp_path / "adapter")
     weights = tmp_path / "adapter" / "adapter_model.safetensors"
     whole = load_file(weights)
@@ -228,7 +228,7 @@ HYBRIDS = ["bamba", "lfm2", "qwen3_5", "qwen3_next"]
 
 @pytest.mark.parametrize("family", [*EXPERTS, *HYBRIDS])
 def test_adapters_on_experts_and_hybrids_are_merged_right(family: str, tmp_path: Path) -> None:
-    policy = add_lora(wrap_policy(family_model(family), CODEC), SETTINGS, seed=0, base_path="../base")
+    policy = add_lora(wrap_policy(family_model(family), TOKENIZER), SETTINGS, seed=0, base_path="../base")
     save_policy(policy, tmp_path / "base")  # a fresh adapter adds nothing
     before = logits(policy)
     updater = Updater(policy, optim())
@@ -246,25 +246,29 @@ def test_adapters_on_experts_and_hybrids_are_merged_right(family: str, tmp_path:
 
 
 def test_a_fresh_adapter_is_left_fresh_by_the_trial() -> None:
-    policy = add_lora(wrap_policy(family_model("qwen3_moe"), CODEC), SETTINGS, seed=0, base_path="x")
-    torch.testing.assert_close(logits(policy), logits(wrap_policy(family_model("qwen3_moe"), CODEC)), rtol=0, atol=0)
+    policy = add_lora(wrap_policy(family_model("qwen3_moe"), TOKENIZER), SETTINGS, seed=0, base_path="x")
+    torch.testing.assert_close(
+        logits(policy), logits(wrap_policy(family_model("qwen3_moe"), TOKENIZER)), rtol=0, atol=0
+    )
 
 
 def test_an_adapter_that_would_not_be_merged_is_refused_before_training() -> None:
     """jamba reads the weight of dt_proj and does not call the layer."""
     message = r"JambaForCausalLM cannot have an adapter on dt_proj: .* set model\.lora\.targets=\[(.*)\]"
     with pytest.raises(UserError, match=message) as caught:
-        add_lora(wrap_policy(family_model("jamba"), CODEC), SETTINGS, seed=0, base_path="x")
+        add_lora(wrap_policy(family_model("jamba"), TOKENIZER), SETTINGS, seed=0, base_path="x")
     found = re.search(message, str(caught.value))
     assert found is not None
     targets = tuple(found.group(1).split(", "))
     assert "dt_proj" not in targets
-    add_lora(wrap_policy(family_model("jamba"), CODEC), LoraSettings(rank=4, targets=targets), seed=0, base_path="x")
+    add_lora(
+        wrap_policy(family_model("jamba"), TOKENIZER), LoraSettings(rank=4, targets=targets), seed=0, base_path="x"
+    )
 
 
 def test_layers_that_peft_refuses_are_refused_with_those_that_work() -> None:
     with pytest.raises(UserError, match=r"'out_proj'.*; model\.lora\.targets may name dt_proj, in_proj, x_proj"):
-        add_lora(wrap_policy(family_model("mamba"), CODEC), SETTINGS, seed=0, base_path="x")
+        add_lora(wrap_policy(family_model("mamba"), TOKENIZER), SETTINGS, seed=0, base_path="x")
 
 
 # --- what is refused -----------------------------------------------------------------------------------------------

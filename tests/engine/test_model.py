@@ -10,8 +10,8 @@ import torch
 from mempo.config.engine import ModelSettings
 from mempo.engine.model import (
     check_model_folder,
-    load_codec,
     load_policy,
+    load_tokenizer,
     model_window,
     pick_device,
     save_policy,
@@ -20,19 +20,19 @@ from mempo.engine.model import (
 from mempo.engine.prefix_forward import SharedForward
 from mempo.engine.prefix_plan import Target
 from mempo.errors import UserError
-from tests.tiny import make_codec, tiny_llama, tiny_model
+from tests.tiny import make_tokenizer, tiny_llama, tiny_model
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 FAMILIES = ("llama", "qwen2", "gpt_neox", "gpt2", "gemma2")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_picked_logits_equal_those_of_a_plain_forward(family: str) -> None:
-    policy = tiny_model(family, CODEC)
+    policy = tiny_model(family, TOKENIZER)
     ids = torch.tensor([[5, 6, 7, 8, 9, 10], [11, 12, 13, 0, 0, 0]])
     rows, positions = torch.tensor([0, 0, 1]), torch.tensor([2, 5, 1])
     forward = SharedForward(policy)
-    picked = torch.zeros(3, CODEC.size)
+    picked = torch.zeros(3, TOKENIZER.size)
     asked = [(ids[0].tolist(), [Target(2, 0), Target(5, 1)]), (ids[1].tolist(), [Target(1, 2)])]
     for slots, states in forward.run(asked):
         picked[slots] = forward.logits(states)
@@ -45,54 +45,58 @@ def test_picked_logits_equal_those_of_a_plain_forward(family: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_only_a_head_that_changes_its_logits_takes_the_slow_road(family: str) -> None:
-    assert tiny_model(family, CODEC).plain_head == (family != "gemma2")
+    assert tiny_model(family, TOKENIZER).plain_head == (family != "gemma2")
 
 
 def test_a_cap_is_found_while_logits_are_still_small() -> None:
     # A model just made has logits far below the cap, where the cap is almost the identity.
-    fresh = tiny_model("gemma2", CODEC, initializer_range=0.002, final_logit_softcapping=30.0)
+    fresh = tiny_model("gemma2", TOKENIZER, initializer_range=0.002, final_logit_softcapping=30.0)
     assert not fresh.plain_head
-    uncapped = tiny_model("gemma2", CODEC, final_logit_softcapping=None)
+    uncapped = tiny_model("gemma2", TOKENIZER, final_logit_softcapping=None)
     assert uncapped.plain_head
 
 
 def test_the_check_leaves_the_model_as_it_was() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     ids = torch.tensor([[5, 6, 7]])
     before = policy.model(input_ids=ids).logits
-    again = wrap_policy(policy.model, CODEC)
+    again = wrap_policy(policy.model, TOKENIZER)
     torch.testing.assert_close(again.model(input_ids=ids).logits, before, rtol=0, atol=0)
 
 
 def test_a_policy_survives_saving_and_loading(tmp_path: Path) -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     save_policy(policy, tmp_path / "m")
     assert list((tmp_path / "m").glob("*.safetensors"))
     loaded = load_policy(ModelSettings(path=str(tmp_path / "m"), device="cpu"))
     for name, value in policy.model.state_dict().items():
         assert torch.equal(loaded.model.state_dict()[name], value), name
     text = "<mem>Zürich 東京</mem><answer>Paris</answer>"
-    assert loaded.codec.encode_trusted(text) == CODEC.encode_trusted(text)
-    assert loaded.codec.eos_id == CODEC.eos_id
+    assert loaded.tokenizer.encode_trusted(text) == TOKENIZER.encode_trusted(text)
+    assert loaded.tokenizer.eos_id == TOKENIZER.eos_id
     assert loaded.window == model_window(str(tmp_path / "m")) == 1024
     assert not loaded.model.training, "no dropout while sampling or scoring"
 
 
 def test_tags_added_to_the_tokenizer_survive(tmp_path: Path) -> None:
-    codec = make_codec("byte_bpe", "added")
-    save_policy(tiny_llama(codec), tmp_path / "m")
-    assert load_codec(str(tmp_path / "m")).encode_trusted("<mem>x</mem>") == codec.encode_trusted("<mem>x</mem>")
+    tokenizer = make_tokenizer("byte_bpe", "added")
+    save_policy(tiny_llama(tokenizer), tmp_path / "m")
+    assert load_tokenizer(str(tmp_path / "m")).encode_trusted("<mem>x</mem>") == tokenizer.encode_trusted(
+        "<mem>x</mem>"
+    )
 
 
 def test_dtype_is_a_setting(tmp_path: Path) -> None:
-    save_policy(tiny_llama(CODEC), tmp_path / "m")
+    save_policy(tiny_llama(TOKENIZER), tmp_path / "m")
     settings = ModelSettings(path=str(tmp_path / "m"), device="cpu", dtype="bfloat16")
     assert load_policy(settings).model.dtype == torch.bfloat16
 
 
 def test_a_tokenizer_larger_than_the_model_is_refused() -> None:
-    with pytest.raises(UserError, match=f"the tokenizer has {CODEC.size} tokens but the model only 300 output rows"):
-        tiny_llama(CODEC, vocab_size=300)
+    with pytest.raises(
+        UserError, match=f"the tokenizer has {TOKENIZER.size} tokens but the model only 300 output rows"
+    ):
+        tiny_llama(TOKENIZER, vocab_size=300)
 
 
 def test_folders_that_cannot_be_loaded_are_refused_in_one_line(tmp_path: Path) -> None:
@@ -106,7 +110,7 @@ def test_folders_that_cannot_be_loaded_are_refused_in_one_line(tmp_path: Path) -
         check_model_folder(str(tmp_path))
     (tmp_path / "model.safetensors").write_bytes(b"not safetensors")
     with pytest.raises(UserError, match=r"model\.safetensors is damaged, or not whole [^\n]+$"):
-        load_policy(ModelSettings(path=str(tmp_path), device="cpu"), codec=CODEC)
+        load_policy(ModelSettings(path=str(tmp_path), device="cpu"), tokenizer=TOKENIZER)
     with pytest.raises(UserError, match=r"set model\.path"):
         load_policy(ModelSettings())
 
@@ -119,7 +123,7 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_damaged_weights_are_one_line(tmp_path: Path) -> None:
-    save_policy(tiny_llama(make_codec()), tmp_path)
+    save_policy(tiny_llama(make_tokenizer()), tmp_path)
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:200])
     with pytest.raises(UserError, match=r"model\.safetensors is damaged, or not whole"):

@@ -12,9 +12,9 @@ from mempo.config.train import OptimSettings
 from mempo.engine.optimizer import learning_rate, load_optimizer, make_optimizer, save_optimizer
 from mempo.engine.update import Updater
 from tests.engine.test_update import LR, ROWS, assert_same_weights, optim
-from tests.tiny import make_codec, tiny_llama
+from tests.tiny import make_tokenizer, tiny_llama
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 
 
 def rates(total: int = 10, **changes: object) -> list[float]:
@@ -56,12 +56,12 @@ KINDS = pytest.mark.parametrize("kind", ["adamw", "muon"])
 
 @KINDS
 def test_saving_and_loading_is_exact(tmp_path: Path, kind: str) -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     updater = Updater(policy, optim(kind=kind))
     for _ in range(3):
         updater.rl_step(ROWS, LR)
     save_optimizer(updater.optimizer, tmp_path / "o.safetensors")
-    fresh = make_optimizer(tiny_llama(CODEC, seed=5).model, optim(kind=kind))
+    fresh = make_optimizer(tiny_llama(TOKENIZER, seed=5).model, optim(kind=kind))
     load_optimizer(fresh, tmp_path / "o.safetensors")
     before, after = updater.optimizer.state_dict()["state"], fresh.state_dict()["state"]
     assert before.keys() == after.keys()
@@ -74,17 +74,17 @@ def test_saving_and_loading_is_exact(tmp_path: Path, kind: str) -> None:
 
 @KINDS
 def test_three_steps_and_three_more_equal_six(tmp_path: Path, kind: str) -> None:
-    straight = tiny_llama(CODEC)
+    straight = tiny_llama(TOKENIZER)
     updater = Updater(straight, optim(kind=kind))
     for _ in range(6):
         updater.rl_step(ROWS, LR)
 
-    first = tiny_llama(CODEC)
+    first = tiny_llama(TOKENIZER)
     updater = Updater(first, optim(kind=kind))
     for _ in range(3):
         updater.rl_step(ROWS, LR)
     save_optimizer(updater.optimizer, tmp_path / "o.safetensors")
-    resumed = tiny_llama(CODEC, seed=9)
+    resumed = tiny_llama(TOKENIZER, seed=9)
     resumed.model.load_state_dict(first.model.state_dict())
     updater = Updater(resumed, optim(kind=kind))
     load_optimizer(updater.optimizer, tmp_path / "o.safetensors")
@@ -94,24 +94,24 @@ def test_three_steps_and_three_more_equal_six(tmp_path: Path, kind: str) -> None
 
 
 def test_a_state_without_steps_is_saved_too(tmp_path: Path) -> None:
-    save_optimizer(make_optimizer(tiny_llama(CODEC).model, optim()), tmp_path / "o.safetensors")
-    fresh = make_optimizer(tiny_llama(CODEC).model, optim())
+    save_optimizer(make_optimizer(tiny_llama(TOKENIZER).model, optim()), tmp_path / "o.safetensors")
+    fresh = make_optimizer(tiny_llama(TOKENIZER).model, optim())
     load_optimizer(fresh, tmp_path / "o.safetensors")
     assert fresh.state_dict()["state"] == {}
 
 
 def test_settings_of_the_run_and_not_of_the_file_hold_after_loading(tmp_path: Path) -> None:
-    updater = Updater(tiny_llama(CODEC), optim())
+    updater = Updater(tiny_llama(TOKENIZER), optim())
     updater.rl_step(ROWS, LR)
     save_optimizer(updater.optimizer, tmp_path / "o.safetensors")
-    fresh = make_optimizer(tiny_llama(CODEC).model, optim(beta2=0.5, weight_decay=0.1))
+    fresh = make_optimizer(tiny_llama(TOKENIZER).model, optim(beta2=0.5, weight_decay=0.1))
     load_optimizer(fresh, tmp_path / "o.safetensors")
     (group,) = fresh.param_groups
     assert (group["betas"], group["weight_decay"]) == ((0.9, 0.5), 0.1)
 
 
 def test_muon_steps_the_matrices_inside_the_layers_at_its_own_rate() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     updater = Updater(policy, optim(kind="muon", muon_lr=0.05))
     updater.rl_step(ROWS, LR / 2)
     assert sorted(g["lr"] for g in updater.optimizer.param_groups) == [pytest.approx(LR / 2), pytest.approx(0.025)]

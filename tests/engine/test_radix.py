@@ -24,8 +24,8 @@ def stored(cache: RadixCache, ids: tuple[int, ...], length: int) -> torch.Tensor
     return out
 
 
-def put(cache: RadixCache, ids: tuple[int, ...], start: int = 0, fleeting: bool = False) -> None:
-    cache.insert(as_ids(ids), Whole(kv_of(ids)[..., start:, :]), start, fleeting)
+def put(cache: RadixCache, ids: tuple[int, ...], start: int = 0, temporary: bool = False) -> None:
+    cache.insert(as_ids(ids), Whole(kv_of(ids)[..., start:, :]), start, temporary)
 
 
 def test_common_length() -> None:
@@ -96,11 +96,11 @@ def test_what_is_fleeting_is_gone_and_leaves_the_rest() -> None:
     cache = RadixCache(10**9)
     put(cache, (1, 2))
     before = cache.bytes
-    put(cache, (1, 2, 3, 4), fleeting=True)
-    put(cache, (1, 2, 3, 5), fleeting=True)
-    put(cache, (6, 7), fleeting=True)
+    put(cache, (1, 2, 3, 4), temporary=True)
+    put(cache, (1, 2, 3, 5), temporary=True)
+    put(cache, (6, 7), temporary=True)
     assert torch.equal(stored(cache, (1, 2, 3, 5), 4), kv_of((1, 2, 3, 5)))
-    cache.drop_fleeting()
+    cache.drop_temporary()
     assert (cache.match(as_ids((1, 2, 3, 4))), cache.match(as_ids((6, 7))), cache.bytes) == (2, 0, before)
 
 
@@ -111,11 +111,11 @@ def test_a_copy_does_not_follow_its_source() -> None:
     assert torch.equal(stored(cache, (1, 2), 2), kv_of((1, 2)))
 
 
-@pytest.mark.parametrize("fleeting", [False, True])
-def test_what_lies_layer_by_layer_is_found_whole(fleeting: bool) -> None:
+@pytest.mark.parametrize("temporary", [False, True])
+def test_what_lies_layer_by_layer_is_found_whole(temporary: bool) -> None:
     ids, kv = (1, 2, 3, 4, 5), kv_of((1, 2, 3, 4, 5))
     cache = RadixCache(10**9)
-    cache.insert(as_ids(ids), Views([(layer[0], layer[1]) for layer in kv]), 0, fleeting)
+    cache.insert(as_ids(ids), Views([(layer[0], layer[1]) for layer in kv]), 0, temporary)
     put(cache, (1, 2, 9))  # cuts it in two
     assert torch.equal(stored(cache, ids, 5), kv)
     assert torch.equal(stored(cache, ids, 4), kv[..., :4, :])

@@ -17,11 +17,11 @@ from mempo.engine.sample_token import sample
 from mempo.engine.sampler import generate_batch
 from mempo.engine.stop import StopWatcher
 from mempo.rollout.interfaces import Generation, SamplingParams
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import GenerationStop
-from tests.tiny import FAMILIES, make_codec, tiny_llama, tiny_model
+from tests.tiny import FAMILIES, make_tokenizer, tiny_llama, tiny_model
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 PROMPTS = [(5, 6, 7), (8, 9, 10, 11, 12, 13, 14), (15,), (16, 17, 18, 19)]
 
 
@@ -63,8 +63,8 @@ class Puppet:
         return logits
 
 
-def puppet_says(monkeypatch: pytest.MonkeyPatch, codec: Codec, ids: list[int], **changes: object) -> Generation:
-    policy = tiny_llama(codec)
+def puppet_says(monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer, ids: list[int], **changes: object) -> Generation:
+    policy = tiny_llama(tokenizer)
     monkeypatch.setattr("mempo.engine.sampler.live_rows", lambda *_: Puppet(policy, ids))
     return generate_batch(policy, [(5, 6)], [params(**{"max_new_tokens": 30, **changes})])[0]  # type: ignore[arg-type]
 
@@ -74,7 +74,7 @@ def puppet_says(monkeypatch: pytest.MonkeyPatch, codec: Codec, ids: list[int], *
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gpt_neox", "gpt2", "gemma2"])
 def test_logprobs_are_those_of_a_plain_forward(family: str) -> None:
-    policy = tiny_model(family, CODEC)
+    policy = tiny_model(family, TOKENIZER)
     temperatures = (1.0, 0.6, 1.5, 1.0)
     sampling = [params(n, temperature=t) for n, t in enumerate(temperatures)]
     found = generate_batch(policy, PROMPTS, sampling)
@@ -85,7 +85,7 @@ def test_logprobs_are_those_of_a_plain_forward(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])
 def test_a_sample_is_the_same_alone_and_in_a_batch(family: str) -> None:
-    policy = tiny_model(family, CODEC)
+    policy = tiny_model(family, TOKENIZER)
     sampling = [params(n, max_new_tokens=6 + 3 * n) for n in range(4)]
     together = generate_batch(policy, PROMPTS, sampling)
     for prompt, one, generation in zip(PROMPTS, sampling, together, strict=True):
@@ -96,7 +96,7 @@ def test_a_sample_is_the_same_alone_and_in_a_batch(family: str) -> None:
 
 
 def test_the_order_of_a_batch_does_not_matter() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     sampling = [params(n) for n in range(4)]
     forth = generate_batch(policy, PROMPTS, sampling)
     back = generate_batch(policy, PROMPTS[::-1], sampling[::-1])
@@ -104,7 +104,7 @@ def test_the_order_of_a_batch_does_not_matter() -> None:
 
 
 def test_noise_is_the_requests_own() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     same = generate_batch(policy, [PROMPTS[0]] * 2, [params(3), params(3)])
     assert same[0].ids == same[1].ids
     different = generate_batch(policy, [PROMPTS[0]] * 8, [params(n) for n in range(8)])
@@ -116,14 +116,14 @@ def test_noise_is_the_requests_own() -> None:
 def test_torchs_own_generator_is_not_used() -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
-    generate_batch(tiny_llama(CODEC), PROMPTS[:1], [params()])
+    generate_batch(tiny_llama(TOKENIZER), PROMPTS[:1], [params()])
     torch.manual_seed(0)
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_rows_that_have_ended_do_not_run_out_of_the_window() -> None:
     # Learned positions end with the window: a long prompt with a short turn must not be pushed over it by a neighbour.
-    policy = tiny_model("gpt2", CODEC, n_positions=16)
+    policy = tiny_model("gpt2", TOKENIZER, n_positions=16)
     long, short = tuple(range(5, 18)), (5,)
     sampling = [params(1, max_new_tokens=3), params(2, max_new_tokens=15)]
     together = generate_batch(policy, [long, short], sampling)
@@ -166,7 +166,7 @@ def assert_same(found: list[Generation], expected: list[Generation]) -> None:
 @pytest.mark.parametrize("max_tokens", [1, 50, 100, 100_000])
 @pytest.mark.parametrize("looks_late", [False, True])
 def test_waiting_prompts_take_the_place_of_ended_rows(family: str, max_tokens: int, looks_late: bool) -> None:
-    policy = tiny_model(family, CODEC)
+    policy = tiny_model(family, TOKENIZER)
     prompts, sampling = many()
     found = generate_batch(policy, prompts, sampling, max_tokens=max_tokens, looks_late=looks_late)
     assert_same(found, alone(policy, prompts, sampling))
@@ -175,7 +175,7 @@ def test_waiting_prompts_take_the_place_of_ended_rows(family: str, max_tokens: i
 @pytest.mark.parametrize("family", [*FULL_FAMILIES, "gemma2"])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_rows_behind_fill_the_gaps_of_those_that_ended_in_front(family: str, steps: int) -> None:
-    policy = tiny_model(family, CODEC)
+    policy = tiny_model(family, TOKENIZER)
     prompts = [tuple(range(5 + n, 14 + 2 * n)) for n in range(8)]
     sampling = [params(n, max_new_tokens=steps if n in (0, 1, 3, 6) else 9) for n in range(8)]
     assert_same(generate_batch(policy, prompts, sampling), alone(policy, prompts, sampling))
@@ -183,7 +183,7 @@ def test_rows_behind_fill_the_gaps_of_those_that_ended_in_front(family: str, ste
 
 @pytest.mark.parametrize("family", FULL_FAMILIES)
 def test_a_context_that_grows_is_not_forwarded_again(family: str) -> None:
-    policy = tiny_model(family, CODEC)
+    policy = tiny_model(family, TOKENIZER)
     forward = SharedForward(policy)
     prompts, sampling = many(6)
     found, before = [], 0
@@ -198,7 +198,7 @@ def test_a_context_that_grows_is_not_forwarded_again(family: str) -> None:
 
 
 def test_equal_prompts_are_forwarded_once() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     forward = SharedForward(policy)
     assert forward.can_keep
     generate_batch(policy, [tuple(range(5, 45))] * 16, [params(n, max_new_tokens=1) for n in range(16)], forward)
@@ -206,7 +206,7 @@ def test_equal_prompts_are_forwarded_once() -> None:
 
 
 def test_other_weights_start_from_nothing() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     forward = SharedForward(policy)
     prompts, sampling = many(5)
     generate_batch(policy, prompts, sampling, forward)
@@ -218,7 +218,7 @@ def test_other_weights_start_from_nothing() -> None:
 
 
 def test_a_small_budget_forgets_and_stays_right() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     forward = SharedForward(policy, kept_bytes=5_000)
     for seed in range(3):
         prompts, sampling = many(8, seed)
@@ -232,7 +232,7 @@ def test_a_small_budget_forgets_and_stays_right() -> None:
 
 def sampled_tokens(count: int, **changes: object) -> tuple[Counter[int], torch.Tensor]:
     """First tokens of many samples of one prompt, and the distribution they come from."""
-    policy = tiny_llama(CODEC, initializer_range=0.5)
+    policy = tiny_llama(TOKENIZER, initializer_range=0.5)
     prompt = (5, 6, 7)
     sampling = [params(n, max_new_tokens=1, **changes) for n in range(count)]
     found = Counter(g.ids[0] for g in generate_batch(policy, [prompt] * count, sampling))
@@ -268,14 +268,14 @@ def test_top_p_samples_the_smallest_set_that_reaches_it() -> None:
 
 
 def test_filters_do_not_change_the_logprobs() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     (generation,) = generate_batch(policy, [PROMPTS[0]], [params(top_k=2, top_p=0.9)])
     plain = plain_logprobs(policy, PROMPTS[0], generation.ids, 1.0)
     np.testing.assert_allclose(generation.logprobs, plain, rtol=0, atol=1e-5)
 
 
 def test_filters_are_the_requests_own() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     sampling = [params(4), params(4, top_k=1), params(4, temperature=0)]
     free, top_one, greedy = generate_batch(policy, [PROMPTS[0]] * 3, sampling)
     assert top_one.ids == greedy.ids
@@ -284,7 +284,7 @@ def test_filters_are_the_requests_own() -> None:
 
 
 def test_greedy_takes_the_likeliest_and_reports_logprobs_at_one() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     (generation,) = generate_batch(policy, [PROMPTS[1]], [params(temperature=0)])
     ids = list(PROMPTS[1])
     for token in generation.ids:
@@ -301,14 +301,14 @@ def test_greedy_takes_the_likeliest_and_reports_logprobs_at_one() -> None:
 
 def test_length_stops_each_row_at_its_own_limit() -> None:
     sampling = [params(n, max_new_tokens=n + 1) for n in range(4)]
-    found = generate_batch(tiny_llama(CODEC), PROMPTS, sampling)
+    found = generate_batch(tiny_llama(TOKENIZER), PROMPTS, sampling)
     for n, generation in enumerate(found):
         assert len(generation.ids) == n + 1 or generation.stop is GenerationStop.EOS
 
 
 def test_end_of_sequence_is_kept_with_its_logprob(monkeypatch: pytest.MonkeyPatch) -> None:
-    generation = puppet_says(monkeypatch, CODEC, [5, 6, CODEC.eos_id, 7])
-    assert generation.ids == (5, 6, CODEC.eos_id)
+    generation = puppet_says(monkeypatch, TOKENIZER, [5, 6, TOKENIZER.eos_id, 7])
+    assert generation.ids == (5, 6, TOKENIZER.eos_id)
     assert len(generation.logprobs) == 3
     assert generation.stop is GenerationStop.EOS
 
@@ -318,31 +318,31 @@ def test_end_of_sequence_is_kept_with_its_logprob(monkeypatch: pytest.MonkeyPatc
 def test_a_stop_string_is_found_across_token_boundaries(
     family: str, tags: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    codec = make_codec(family, tags)
-    wanted = list(codec.encode_trusted("<search>Paris</search>"))
-    generation = puppet_says(monkeypatch, codec, [*wanted, *codec.encode_trusted(" and")], stop=("</search>",))
+    tokenizer = make_tokenizer(family, tags)
+    wanted = list(tokenizer.encode_trusted("<search>Paris</search>"))
+    generation = puppet_says(monkeypatch, tokenizer, [*wanted, *tokenizer.encode_trusted(" and")], stop=("</search>",))
     assert generation.stop is GenerationStop.STOP_STRING
     assert list(generation.ids) == wanted
     assert len(generation.logprobs) == len(wanted)
 
 
 def test_a_stop_string_sampled_letter_by_letter_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    ids = [i for letter in "q</answer>" for i in CODEC.encode_trusted(letter)]
-    generation = puppet_says(monkeypatch, CODEC, [*ids, 5, 6], stop=("</search>", "</answer>"))
+    ids = [i for letter in "q</answer>" for i in TOKENIZER.encode_trusted(letter)]
+    generation = puppet_says(monkeypatch, TOKENIZER, [*ids, 5, 6], stop=("</search>", "</answer>"))
     assert (list(generation.ids), generation.stop) == (ids, GenerationStop.STOP_STRING)
 
 
 def test_a_token_that_straddles_the_end_of_the_stop_string_is_kept_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    straddling = CODEC.encode_trusted("</mem><think>")
-    assert CODEC.decode(straddling[2:3]) == "><"
-    generation = puppet_says(monkeypatch, CODEC, list(straddling), stop=("</mem>",))
+    straddling = TOKENIZER.encode_trusted("</mem><think>")
+    assert TOKENIZER.decode(straddling[2:3]) == "><"
+    generation = puppet_says(monkeypatch, TOKENIZER, list(straddling), stop=("</mem>",))
     assert generation.ids == straddling[:3]
-    assert CODEC.decode(generation.ids) == "</mem><"
+    assert TOKENIZER.decode(generation.ids) == "</mem><"
 
 
 def test_tokens_that_begin_after_the_stop_string_lose_ids_and_logprobs_alike() -> None:
-    watcher = StopWatcher(CODEC, params(stop=("</search>",)))
-    ids = CODEC.encode_trusted("<search>q</search>")
+    watcher = StopWatcher(TOKENIZER, params(stop=("</search>",)))
+    ids = TOKENIZER.encode_trusted("<search>q</search>")
     for k, token in enumerate(ids[:-1]):
         watcher.add(token, -0.1 * k)
     assert watcher.stop is None
@@ -359,35 +359,35 @@ def test_tokens_that_begin_after_the_stop_string_lose_ids_and_logprobs_alike() -
 def test_a_stop_string_that_ends_inside_a_letter_of_several_tokens_is_found(
     stop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ids = list(CODEC.encode_outside("x" + stop))
-    generation = puppet_says(monkeypatch, CODEC, [*ids, 5, 6], stop=(stop,))
+    ids = list(TOKENIZER.encode_untrusted("x" + stop))
+    generation = puppet_says(monkeypatch, TOKENIZER, [*ids, 5, 6], stop=(stop,))
     assert (list(generation.ids), generation.stop) == (ids, GenerationStop.STOP_STRING)
 
 
 def test_a_stop_string_in_the_prompt_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     monkeypatch.setattr("mempo.engine.sampler.live_rows", lambda *_: Puppet(policy, [5]))
-    prompt = CODEC.encode_trusted("<search>q</search>")
+    prompt = TOKENIZER.encode_trusted("<search>q</search>")
     (generation,) = generate_batch(policy, [prompt], [params(max_new_tokens=4, stop=("</search>",))])
     assert (len(generation.ids), generation.stop) == (4, GenerationStop.LENGTH)
 
 
 def test_a_stop_string_at_the_limit_is_a_stop_string(monkeypatch: pytest.MonkeyPatch) -> None:
-    ids = list(CODEC.encode_trusted("q</search>"))
-    generation = puppet_says(monkeypatch, CODEC, ids, max_new_tokens=len(ids), stop=("</search>",))
+    ids = list(TOKENIZER.encode_trusted("q</search>"))
+    generation = puppet_says(monkeypatch, TOKENIZER, ids, max_new_tokens=len(ids), stop=("</search>",))
     assert generation.stop is GenerationStop.STOP_STRING
 
 
 def test_generation_ends_when_every_row_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = tiny_llama(CODEC)
-    puppet = Puppet(policy, [5, CODEC.eos_id])
+    policy = tiny_llama(TOKENIZER)
+    puppet = Puppet(policy, [5, TOKENIZER.eos_id])
     monkeypatch.setattr("mempo.engine.sampler.live_rows", lambda *_: puppet)
     generate_batch(policy, PROMPTS, [params(max_new_tokens=1000)] * 4)
     assert puppet.steps == 2
 
 
 def test_tokens_after_the_end_of_a_row_are_not_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     monkeypatch.setattr("mempo.engine.sampler.live_rows", lambda *_: Puppet(policy, [5, 6, 7, 8, 9]))
     short, long = generate_batch(policy, PROMPTS[:2], [params(max_new_tokens=2), params(max_new_tokens=5)])
     assert short.ids == (5, 6)
@@ -422,7 +422,7 @@ def test_a_sample_is_where_the_running_sum_passes_the_noise(vocabulary: int) -> 
 
 def test_memory_that_was_never_written_is_never_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of very different lengths, so that the short ones have columns behind their end."""
-    policy, empty = tiny_llama(CODEC), torch.empty
+    policy, empty = tiny_llama(TOKENIZER), torch.empty
     prompts = [(5, 6), tuple(range(5, 95)), (7,)]
     expected = generate_batch(policy, prompts, [params(n, 70 + n) for n in range(3)])
 

@@ -16,17 +16,17 @@ from mempo.engine.prefix_forward import SharedForward
 from mempo.engine.sampler import generate_batch
 from mempo.engine.scorer import LocalScorer, score_naive, wanted
 from mempo.rollout.interfaces import SamplingParams, ScoreRequest
-from tests.tiny import make_codec, tiny_llama, tiny_model
+from tests.tiny import make_tokenizer, tiny_llama, tiny_model
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 
 
 def requests(count: int = 9, seed: int = 0) -> list[ScoreRequest]:
     rng = random.Random(seed)
     made = []
     for n in range(count):
-        prefix = tuple(rng.randrange(CODEC.size) for _ in range(rng.randint(1, 12)))
-        continuation = tuple(rng.randrange(CODEC.size) for _ in range(rng.randint(1, 9)))
+        prefix = tuple(rng.randrange(TOKENIZER.size) for _ in range(rng.randint(1, 12)))
+        continuation = tuple(rng.randrange(TOKENIZER.size) for _ in range(rng.randint(1, 9)))
         which = None if n % 2 else tuple(sorted(rng.sample(range(len(continuation)), k=(len(continuation) + 1) // 2)))
         made.append(ScoreRequest(prefix, continuation, which))
     return made
@@ -35,7 +35,7 @@ def requests(count: int = 9, seed: int = 0) -> list[ScoreRequest]:
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gpt_neox", "gpt2", "gemma2"])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_scores_equal_the_naive_ones(family: str, temperature: float) -> None:
-    policy, asked = tiny_model(family, CODEC), requests()
+    policy, asked = tiny_model(family, TOKENIZER), requests()
     fast = LocalScorer(policy).score(asked, temperature)
     for ours, naive, request in zip(fast, score_naive(policy, asked, temperature), asked, strict=True):
         assert ours.dtype == np.float64
@@ -44,7 +44,7 @@ def test_scores_equal_the_naive_ones(family: str, temperature: float) -> None:
 
 
 def test_the_naive_scores_are_those_of_the_definition() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     (scored,) = score_naive(policy, [ScoreRequest((5, 6), (7, 8), None)])
     with torch.no_grad():
         first = torch.log_softmax(policy.model(input_ids=torch.tensor([[5, 6]])).logits[0, -1], -1)[7]
@@ -54,7 +54,7 @@ def test_the_naive_scores_are_those_of_the_definition() -> None:
 
 @pytest.mark.parametrize("budget", [1, 20, 40, 100_000])
 def test_neither_order_nor_budget_changes_a_score(budget: int) -> None:
-    policy, asked = tiny_llama(CODEC), requests()
+    policy, asked = tiny_llama(TOKENIZER), requests()
     expected = LocalScorer(policy).score(asked)
     order = list(range(len(asked)))
     random.Random(1).shuffle(order)
@@ -65,7 +65,7 @@ def test_neither_order_nor_budget_changes_a_score(budget: int) -> None:
 
 def test_equal_requests_are_computed_once_and_answered_each() -> None:
     request, other = ScoreRequest((5,), (6, 7)), ScoreRequest((5,), (6, 8))
-    scorer = LocalScorer(tiny_llama(CODEC))
+    scorer = LocalScorer(tiny_llama(TOKENIZER))
     found = scorer.score([request, other, request])
     assert scorer.forward.work.tokens == 2  # (5, 6) predicts all that is asked
     np.testing.assert_array_equal(found[0], found[2])
@@ -73,7 +73,7 @@ def test_equal_requests_are_computed_once_and_answered_each() -> None:
 
 
 def test_nothing_asked_nothing_scored() -> None:
-    scorer = LocalScorer(tiny_llama(CODEC))
+    scorer = LocalScorer(tiny_llama(TOKENIZER))
     assert scorer.score([]) == []
     empty, none, some = scorer.score([ScoreRequest((5,), ()), ScoreRequest((5,), (6,), ()), ScoreRequest((5,), (6,))])
     assert (len(empty), len(none), len(some)) == (0, 0, 1)
@@ -85,15 +85,15 @@ def test_a_request_without_a_prefix_is_refused() -> None:
 
 
 def test_padding_like_tokens_are_scored_like_any_other() -> None:
-    policy = tiny_llama(CODEC)
-    eos = CODEC.eos_id
+    policy = tiny_llama(TOKENIZER)
+    eos = TOKENIZER.eos_id
     asked = [ScoreRequest((eos, eos), (eos, 5, eos)), ScoreRequest((5,) * 9, (0,) * 6)]
     for ours, naive in zip(LocalScorer(policy).score(asked), score_naive(policy, asked), strict=True):
         np.testing.assert_allclose(ours, naive, rtol=0, atol=1e-5)
 
 
 def test_scoring_leaves_no_gradient() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     LocalScorer(policy).score(requests(2))
     assert all(parameter.grad is None for parameter in policy.model.parameters())
 
@@ -121,7 +121,7 @@ FAMILIES = ["llama", "qwen2", "qwen3", "gpt_neox", "gpt2", "gemma2", "gemma", "m
 
 
 def ids(rng: random.Random, low: int, high: int) -> tuple[int, ...]:
-    return tuple(rng.randrange(5, CODEC.size) for _ in range(rng.randint(low, high)))
+    return tuple(rng.randrange(5, TOKENIZER.size) for _ in range(rng.randint(low, high)))
 
 
 def signal_requests(context: str, baseline: str, seed: int = 0) -> list[ScoreRequest]:
@@ -150,7 +150,7 @@ def signal_requests(context: str, baseline: str, seed: int = 0) -> list[ScoreReq
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_memory_signal_equals_the_naive_one(family: str, shape: str) -> None:
-    policy = tiny_model(family, CODEC)
+    policy = tiny_model(family, TOKENIZER)
     asked = signal_requests(*SHAPES[shape])
     found = LocalScorer(policy, budget_tokens=200).score(asked)
     for ours, naive in zip(found, score_naive(policy, asked), strict=True):
@@ -159,7 +159,7 @@ def test_the_memory_signal_equals_the_naive_one(family: str, shape: str) -> None
 
 def counted(context: str, baseline: str, kept: bool = False) -> tuple[int, int]:
     """Tokens forwarded for the signal, and the fewest that any way must forward."""
-    policy = tiny_llama(CODEC, hidden_size=256)  # wide enough that sharing pays
+    policy = tiny_llama(TOKENIZER, hidden_size=256)  # wide enough that sharing pays
     asked = signal_requests(context, baseline)
     scorer = LocalScorer(policy)
     scorer.score(asked)
@@ -168,7 +168,7 @@ def counted(context: str, baseline: str, kept: bool = False) -> tuple[int, int]:
 
 
 def test_scores_are_the_same_from_a_buffer_that_was_used_before_whoever_used_it() -> None:
-    policy = tiny_llama(make_codec())
+    policy = tiny_llama(make_tokenizer())
     scorer, asked = LocalScorer(policy), [signal_requests("memory", "visible", seed) for seed in range(3)]
     with torch.inference_mode():
         scorer.score(asked[0])
@@ -184,7 +184,7 @@ def test_little_more_is_forwarded_than_must_be(shape: str) -> None:
 
 
 def test_only_wanted_rows_go_through_the_head() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     asked = [ScoreRequest(tuple(range(5, 45)), (6, 7, 8, 9), (2, 3)), ScoreRequest(tuple(range(5, 45)), (6, 7), (0,))]
     scorer = LocalScorer(policy)
     scorer.score(asked)
@@ -193,7 +193,7 @@ def test_only_wanted_rows_go_through_the_head() -> None:
 
 def test_probes_ride_on_what_the_rollout_left() -> None:
     """In the memory context a note is the beginning of the next prompt, so its keys and values are there already."""
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     forward = SharedForward(policy)
     question, note, rest, probe = (tuple(range(a, a + 20)) for a in (5, 40, 80, 120))
     prompts = [question, question + note + rest]
@@ -207,7 +207,7 @@ def test_probes_ride_on_what_the_rollout_left() -> None:
 
 
 def test_scores_follow_the_weights() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     scorer, asked = LocalScorer(policy), signal_requests("memory", "full")
     scorer.score(asked)
     with torch.no_grad():
@@ -219,7 +219,7 @@ def test_scores_follow_the_weights() -> None:
 
 
 def test_a_model_whose_cache_cannot_be_cut_is_scored_the_plain_way_and_says_so_once() -> None:
-    policy = tiny_model("gemma2", CODEC)
+    policy = tiny_model("gemma2", TOKENIZER)
     forward = SharedForward(policy)
     with pytest.warns(UserWarning, match="Gemma2ForCausalLM has sliding windows"):
         assert not forward.can_keep
@@ -230,6 +230,6 @@ def test_a_model_whose_cache_cannot_be_cut_is_scored_the_plain_way_and_says_so_o
 
 def test_a_model_that_answers_otherwise_from_kept_keys_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mempo.engine.prefix_cache.Views.copy_into", lambda self, out: out.normal_())
-    forward = SharedForward(tiny_llama(CODEC))
+    forward = SharedForward(tiny_llama(TOKENIZER))
     with pytest.warns(UserWarning, match="cannot be cut"):
         assert not forward.can_keep

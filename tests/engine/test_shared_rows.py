@@ -19,9 +19,9 @@ from mempo.engine.training_cache import backbone_hidden, hidden_behind, shares_e
 from mempo.engine.update import TrainRow, Updater
 from mempo.rollout.trajectory import Row, Segment
 from tests.engine.test_update import LR, assert_same_weights, optim, rl_gradient
-from tests.tiny import make_codec, tiny_llama, tiny_model
+from tests.tiny import make_tokenizer, tiny_llama, tiny_model
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 SHARING = ["llama", "qwen2", "gpt_neox", "gpt2"]
 
 
@@ -30,9 +30,9 @@ def rows_of_questions(questions: int = 2, rows: int = 4, prompt: int = 40) -> li
     made = []
     for question in range(questions):
         rng = random.Random(question)
-        start = tuple(rng.randrange(CODEC.size) for _ in range(prompt))
+        start = tuple(rng.randrange(TOKENIZER.size) for _ in range(prompt))
         for n in range(rows):
-            new = tuple(rng.randrange(CODEC.size) for _ in range(4 + n))
+            new = tuple(rng.randrange(TOKENIZER.size) for _ in range(4 + n))
             row = Row(question * rows + n, start + new, (Segment(0, prompt, prompt + len(new)),))
             values = [rng.uniform(-2, 2) for _ in row.ids]
             made.append(TrainRow(row, values, [-rng.uniform(4, 7) for _ in row.ids]))
@@ -113,15 +113,15 @@ def test_whatever_the_rows(shapes: list[tuple[int, int, int]], budget: int, shar
 
 @pytest.mark.parametrize("family", SHARING)
 def test_hidden_states_behind_a_prefix_are_those_of_whole_rows(family: str) -> None:
-    model = tiny_model(family, CODEC).model
+    model = tiny_model(family, TOKENIZER).model
     assert shares_exactly(model)
-    prefix, tails = torch.arange(5, 17)[None], torch.randint(CODEC.size, (3, 6))
+    prefix, tails = torch.arange(5, 17)[None], torch.randint(TOKENIZER.size, (3, 6))
     whole = backbone_hidden(model, torch.cat([prefix.expand(3, -1), tails], 1))[:, 12:]
     torch.testing.assert_close(hidden_behind(model, prefix, tails), whole, rtol=0, atol=1e-5)
 
 
 def test_a_model_with_sliding_windows_does_not_share() -> None:
-    policy = tiny_model("gemma2", CODEC)
+    policy = tiny_model("gemma2", TOKENIZER)
     assert not shares_exactly(policy.model)
     metrics = Updater(policy, optim()).rl_step(rows_of_questions(), LR)
     assert metrics["update/prefix_share"] == 0
@@ -131,7 +131,7 @@ def test_a_model_with_sliding_windows_does_not_share() -> None:
 @pytest.mark.parametrize("budget", [100_000, 60, 1])
 def test_the_gradient_is_that_of_whole_rows(family: str, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, loss = rows_of_questions(), LossSettings(kl="k3", kl_coef=0.1)
-    policy, reference = tiny_model(family, CODEC), tiny_model(family, CODEC, seed=1)
+    policy, reference = tiny_model(family, TOKENIZER), tiny_model(family, TOKENIZER, seed=1)
     with monkeypatch.context() as patch:
         patch.setattr(mempo.engine.update, "shares_exactly", lambda model: False)
         expected = rl_gradient(rows, policy, monkeypatch, 1, loss, reference)
@@ -146,21 +146,21 @@ def step(policy: Policy) -> dict[str, float]:
 
 def test_it_goes_together_with_checkpointing_adapters_and_autocast() -> None:
     def adapted() -> Policy:
-        return add_lora(tiny_llama(CODEC), LoraSettings(rank=4), 0, "../base")
+        return add_lora(tiny_llama(TOKENIZER), LoraSettings(rank=4), 0, "../base")
 
-    for make in (lambda: tiny_llama(CODEC), adapted):
+    for make in (lambda: tiny_llama(TOKENIZER), adapted):
         kept, again = make(), make()
         again.checkpointing = True
         assert step(kept) == pytest.approx(step(again), abs=1e-6)
         assert_same_weights(kept, again)
-    rounded = tiny_llama(CODEC)
+    rounded = tiny_llama(TOKENIZER)
     rounded.autocast = torch.bfloat16
-    assert step(rounded)["update/loss"] == pytest.approx(step(tiny_llama(CODEC))["update/loss"], rel=0.05)
+    assert step(rounded)["update/loss"] == pytest.approx(step(tiny_llama(TOKENIZER))["update/loss"], rel=0.05)
 
 
 def test_the_prefix_goes_through_the_model_once() -> None:
     fed: list[tuple[int, ...]] = []
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     updater = Updater(policy, optim())
     policy.model.get_input_embeddings().register_forward_hook(lambda m, inputs, output: fed.append(inputs[0].shape))
     metrics = updater.rl_step(rows_of_questions(questions=1), LR)

@@ -17,10 +17,10 @@ from mempo.engine.token_batch import TokenBatch, fed_tokens
 from mempo.engine.update import TrainRow, Updater
 from mempo.errors import UserError
 from mempo.rollout.trajectory import Row, Segment
-from tests.tiny import make_codec, tiny_llama, tiny_model
+from tests.tiny import make_tokenizer, tiny_llama, tiny_model
 
-CODEC = make_codec()
-EOS = CODEC.eos_id
+TOKENIZER = make_tokenizer()
+EOS = TOKENIZER.eos_id
 LR = 1e-2
 
 
@@ -30,9 +30,9 @@ def make_row(seed: int, trajectory: int = 0, turns: int = 2, temperature: float 
     ids: list[int] = []
     segments = []
     for turn in range(turns):
-        ids += [rng.randrange(CODEC.size) for _ in range(rng.randint(1, 9))]
+        ids += [rng.randrange(TOKENIZER.size) for _ in range(rng.randint(1, 9))]
         start = len(ids)
-        ids += [rng.randrange(CODEC.size) for _ in range(rng.randint(1, 7))]
+        ids += [rng.randrange(TOKENIZER.size) for _ in range(rng.randint(1, 7))]
         segments.append(Segment(turn, start, len(ids)))
     row = Row(trajectory, tuple(ids), tuple(segments), temperature)
     advantages, logp_old = [0.0] * len(ids), [0.0] * len(ids)
@@ -52,7 +52,7 @@ def optim(budget: int = 100_000, **changes: object) -> OptimSettings:
 def stepped(
     rows: list[TrainRow], budget: int = 100_000, loss: LossSettings | None = None, reference: Policy | None = None
 ) -> tuple[Policy, dict[str, float]]:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     metrics = Updater(policy, optim(budget), loss, reference).rl_step(rows, LR)
     return policy, metrics
 
@@ -129,8 +129,8 @@ def test_loss_and_gradient_agree_with_an_independent_implementation(
     aggregate: str, kl: str, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = LossSettings.model_validate({"aggregate": aggregate, "kl": kl, "kl_coef": 0.1 if kl == "k3" else 0.0})
-    policy = tiny_model(family, CODEC)
-    reference = tiny_model(family, CODEC, seed=1) if kl == "k3" else None
+    policy = tiny_model(family, TOKENIZER)
+    reference = tiny_model(family, TOKENIZER, seed=1) if kl == "k3" else None
     rows = [*ROWS[:5], make_row(90, trajectory=7, temperature=0.7)]
     loss = naive_loss(policy, rows, settings, reference)
     loss.backward()
@@ -144,7 +144,7 @@ def test_loss_and_gradient_agree_with_an_independent_implementation(
 
 
 def test_sft_is_the_mean_negative_logprob_of_generated_tokens() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     values = []
     for train_row in ROWS[:3]:
         with torch.no_grad():
@@ -163,7 +163,7 @@ def test_sft_is_the_mean_negative_logprob_of_generated_tokens() -> None:
 @pytest.mark.parametrize("aggregate", ["token_mean", "rollout_mean"])
 def test_one_batch_of_eight_equals_eight_of_one(aggregate: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = LossSettings.model_validate({"aggregate": aggregate})
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     eight, one = (rl_gradient(ROWS, policy, monkeypatch, budget, settings) for budget in (100_000, 1))
     torch.testing.assert_close(eight, one, rtol=0, atol=1e-6)
     whole, single = stepped(ROWS, 100_000, settings), stepped(ROWS, 1, settings)
@@ -176,21 +176,21 @@ def test_one_batch_of_eight_equals_eight_of_one(aggregate: str, monkeypatch: pyt
 def test_one_batch_of_eight_equals_eight_of_one_in_sft() -> None:
     policies = []
     for budget in (100_000, 1):
-        policy = tiny_llama(CODEC)
+        policy = tiny_llama(TOKENIZER)
         Updater(policy, optim(budget)).sft_step([r.row for r in ROWS], 1e-4)
         policies.append(policy)
     assert_same_weights(*policies)
 
 
 def test_the_order_of_rows_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     forth = rl_gradient(ROWS, policy, monkeypatch)
     torch.testing.assert_close(rl_gradient(ROWS[::-1], policy, monkeypatch), forth, rtol=0, atol=1e-6)
 
 
 def test_padding_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     # Beside a long row without anything to train, and alone.
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     tail = dataclasses.replace(ROWS[0].row, ids=ROWS[0].row.ids + tuple(range(5, 45)))
     longer = TrainRow(tail, [*ROWS[0].advantages, *[9.0] * 40], [*ROWS[0].logp_old, *[math.nan] * 40])
     alone = rl_gradient([ROWS[0], ROWS[1]], policy, monkeypatch)
@@ -208,7 +208,7 @@ def test_masks_come_from_lengths_so_any_token_may_be_sampled(filler: int) -> Non
 
 def test_three_sampled_tokens_among_ten_read_ones_are_three_everywhere() -> None:
     row = Row(0, tuple(range(5, 18)), (Segment(0, 10, 13),))
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     with torch.no_grad():
         logp, entropy = TokenBatch.of([row], policy.device).logprobs(policy, with_entropy=True)
         every = torch.log_softmax(policy.model(input_ids=torch.tensor([row.ids])).logits[0, 9:12], -1)
@@ -224,7 +224,7 @@ def test_three_sampled_tokens_among_ten_read_ones_are_three_everywhere() -> None
 
 
 def test_what_lies_outside_the_segments_is_never_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     clean = ROWS[2]
     inside = {p for s in clean.row.segments for p in range(s.start, s.stop)}
     dirty = TrainRow(
@@ -246,14 +246,14 @@ def test_the_share_of_padding_is_that_of_the_rectangles() -> None:
     assert [fed_tokens(r.row) for r in rows] == [4, 9, 8, 4]
     _, metrics = stepped(rows, budget=18)
     assert metrics["update/padding_share"] == pytest.approx(1 / 26)
-    assert Updater(tiny_llama(CODEC), optim(18)).sft_step([r.row for r in rows], LR)["update/padding_share"] == (
+    assert Updater(tiny_llama(TOKENIZER), optim(18)).sft_step([r.row for r in rows], LR)["update/padding_share"] == (
         pytest.approx(1 / 26)
     )
 
 
 def test_what_follows_the_last_sampled_token_is_not_computed() -> None:
     fed: list[tuple[int, ...]] = []
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     updater = Updater(policy, optim())
     policy.model.get_input_embeddings().register_forward_hook(lambda m, inputs, output: fed.append(inputs[0].shape))
     row = Row(0, tuple(range(30)), (Segment(0, 4, 6), Segment(1, 9, 12), Segment(2, 20, 20)))
@@ -273,8 +273,8 @@ def test_reading_from_the_device_does_not_grow_with_the_number_of_micro_batches(
 
     counts = []
     for budget in (100_000, 1):
-        reference = tiny_llama(CODEC, seed=1)
-        updater = Updater(tiny_llama(CODEC), optim(budget), LossSettings(kl="k3", kl_coef=0.1), reference)
+        reference = tiny_llama(TOKENIZER, seed=1)
+        updater = Updater(tiny_llama(TOKENIZER), optim(budget), LossSettings(kl="k3", kl_coef=0.1), reference)
         with Reads() as reads:
             updater.rl_step(ROWS, LR)
         counts.append(reads.count)
@@ -287,7 +287,7 @@ EMPTY = TrainRow(Row(9, (5, 6, 7), (Segment(0, 3, 3),)), [0.0] * 3, [0.0] * 3)
 
 
 def test_a_row_without_sampled_tokens_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     for aggregate in ("token_mean", "rollout_mean"):
         settings = LossSettings.model_validate({"aggregate": aggregate})
         without = rl_gradient(ROWS[:2], policy, monkeypatch, loss=settings)
@@ -300,11 +300,11 @@ def test_a_row_without_sampled_tokens_changes_nothing(monkeypatch: pytest.Monkey
 def test_rows_without_any_sampled_token_make_no_step(rows: list[TrainRow]) -> None:
     policy, metrics = stepped(rows)
     assert metrics == {"update/skipped": 1.0}
-    assert_same_weights(policy, tiny_llama(CODEC), atol=0)
-    policy = tiny_llama(CODEC)
+    assert_same_weights(policy, tiny_llama(TOKENIZER), atol=0)
+    policy = tiny_llama(TOKENIZER)
     updater = Updater(policy, optim(weight_decay=0.5))
     assert updater.sft_step([r.row for r in rows], LR) == {"tokens": 0.0, "update/skipped": 1.0}
-    assert_same_weights(policy, tiny_llama(CODEC), atol=0)
+    assert_same_weights(policy, tiny_llama(TOKENIZER), atol=0)
     assert not updater.optimizer.state_dict()["state"], "not even the moments have moved"
 
 
@@ -312,7 +312,7 @@ def test_rows_without_any_sampled_token_make_no_step(rows: list[TrainRow]) -> No
 
 
 def test_nan_logits_skip_the_step_and_leave_weights_and_moments() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     updater = Updater(policy, optim())
     updater.rl_step(ROWS, LR)
     before = {name: value.clone() for name, value in policy.model.state_dict().items()}
@@ -339,15 +339,15 @@ def test_an_infinite_advantage_skips_the_step() -> None:
     bad = TrainRow(ROWS[0].row, [math.inf] * len(ROWS[0].advantages), ROWS[0].logp_old)
     policy, metrics = stepped([bad, ROWS[1]])
     assert metrics["update/skipped"] == 1
-    assert_same_weights(policy, tiny_llama(CODEC), atol=0)
+    assert_same_weights(policy, tiny_llama(TOKENIZER), atol=0)
 
 
 def test_tokens_of_no_probability_do_not_spoil_the_entropy() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     head = policy.model.get_output_embeddings()
     assert isinstance(head, torch.nn.Linear)
-    unused = next(i for i in range(CODEC.size) if all(i not in r.row.ids for r in ROWS[:2]))
-    never = torch.zeros(CODEC.size).index_fill_(0, torch.tensor([unused]), -math.inf)
+    unused = next(i for i in range(TOKENIZER.size) if all(i not in r.row.ids for r in ROWS[:2]))
+    never = torch.zeros(TOKENIZER.size).index_fill_(0, torch.tensor([unused]), -math.inf)
     head.bias = torch.nn.Parameter(never, requires_grad=False)
     metrics = Updater(policy, optim()).rl_step(ROWS[:2], LR)
     assert math.isfinite(metrics["update/entropy"])
@@ -358,7 +358,7 @@ def test_tokens_of_no_probability_do_not_spoil_the_entropy() -> None:
 
 
 def test_the_step_follows_the_gradient_of_the_reward() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     row = ROWS[0].row
     with torch.no_grad():
         before, _ = TokenBatch.of([row], policy.device).logprobs(policy)
@@ -370,7 +370,7 @@ def test_the_step_follows_the_gradient_of_the_reward() -> None:
 
 
 def test_every_change_of_the_weights_has_a_version() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     updater = Updater(policy, optim())
     updater.rl_step(ROWS, LR)
     updater.sft_step([r.row for r in ROWS], LR)
@@ -381,7 +381,7 @@ def test_every_change_of_the_weights_has_a_version() -> None:
 
 
 def test_out_of_memory_names_the_settings_that_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
 
     def fail(*arguments: Any, **keywords: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.27 GiB. GPU 0 has a total capacity of …")
@@ -404,7 +404,7 @@ def test_out_of_memory_names_the_settings_that_help(monkeypatch: pytest.MonkeyPa
 
 
 def test_out_of_memory_for_the_moments_is_no_matter_of_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    updater = Updater(tiny_llama(CODEC), optim())
+    updater = Updater(tiny_llama(TOKENIZER), optim())
 
     def fail() -> None:
         raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried …")
@@ -415,7 +415,7 @@ def test_out_of_memory_for_the_moments_is_no_matter_of_micro_batches(monkeypatch
 
 
 def test_other_errors_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
 
     def fail(*arguments: Any, **keywords: Any) -> Any:
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
@@ -427,14 +427,14 @@ def test_other_errors_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_reference_is_never_trained() -> None:
-    reference = tiny_llama(CODEC, seed=1)
+    reference = tiny_llama(TOKENIZER, seed=1)
     stepped(ROWS, loss=LossSettings(kl="k3", kl_coef=0.1), reference=reference)
-    assert_same_weights(reference, tiny_llama(CODEC, seed=1), atol=0)
+    assert_same_weights(reference, tiny_llama(TOKENIZER, seed=1), atol=0)
     assert all(p.grad is None for p in reference.model.parameters())
 
 
 def test_the_gradient_is_clipped_to_its_norm() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     norms: list[float] = []
     updater = Updater(policy, optim(max_grad_norm=1e-3))
     step = updater.optimizer.step
@@ -450,7 +450,7 @@ def test_the_gradient_is_clipped_to_its_norm() -> None:
 
 
 def test_the_learning_rate_is_that_of_the_call() -> None:
-    policy, start = tiny_llama(CODEC), tiny_llama(CODEC)
+    policy, start = tiny_llama(TOKENIZER), tiny_llama(TOKENIZER)
     assert Updater(policy, optim()).rl_step(ROWS, 0.0)["update/lr"] == 0
     assert_same_weights(policy, start, atol=0)
 

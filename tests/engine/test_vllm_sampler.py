@@ -29,9 +29,9 @@ from mempo.rollout.interfaces import Generation, SamplingParams
 from mempo.rollout.trajectory import GenerationStop
 from mempo.setup import make_sampler
 from mempo.train.rl import measures_of
-from tests.tiny import make_codec, tiny_llama
+from tests.tiny import make_tokenizer, tiny_llama
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 PROMPTS = [(5, 6, 7), (8, 9, 10, 11), (15,)]
 SETTINGS = SamplerSettings(engine="vllm")
 
@@ -100,7 +100,7 @@ def sampler_over(engine: Engine, policy: Policy, **settings: Any) -> VllmSampler
 
 
 def says(ids: Sequence[int], finish: str | None = None, **changes: Any) -> Generation:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     sampler = sampler_over(Engine(policy, ids, finish), policy)
     return sampler([(5, 6)], [SamplingParams(**{"max_new_tokens": 30, "seed": 1, **changes})])[0]
 
@@ -109,7 +109,7 @@ def says(ids: Sequence[int], finish: str | None = None, **changes: Any) -> Gener
 
 
 def test_greedy_is_what_the_local_engine_says() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     sampling = [SamplingParams(n + 3, temperature=0) for n in range(3)]
     found = sampler_over(Engine(policy), policy)(PROMPTS, sampling)
     for ours, theirs in zip(generate_batch(policy, PROMPTS, sampling), found, strict=True):
@@ -118,20 +118,20 @@ def test_greedy_is_what_the_local_engine_says() -> None:
 
 
 def test_end_of_sequence_is_kept_with_its_logprob() -> None:
-    made = says([9, 10, CODEC.eos_id])
-    assert (made.ids, made.stop, len(made.logprobs)) == ((9, 10, CODEC.eos_id), GenerationStop.EOS, 3)
+    made = says([9, 10, TOKENIZER.eos_id])
+    assert (made.ids, made.stop, len(made.logprobs)) == ((9, 10, TOKENIZER.eos_id), GenerationStop.EOS, 3)
 
 
 def test_tokens_that_begin_after_a_stop_string_are_dropped() -> None:
-    wanted = CODEC.encode_trusted("<search>Paris</search>")
-    made = says([*wanted, *CODEC.encode_trusted(" and")], "stop", stop=("</search>",))
+    wanted = TOKENIZER.encode_trusted("<search>Paris</search>")
+    made = says([*wanted, *TOKENIZER.encode_trusted(" and")], "stop", stop=("</search>",))
     assert (made.ids, made.stop) == (wanted, GenerationStop.STOP_STRING)
     assert len(made.logprobs) == len(wanted)
 
 
 def test_a_token_that_straddles_the_end_of_a_stop_string_is_kept_whole() -> None:
-    ids = CODEC.encode_trusted("</mem><think>")
-    assert CODEC.decode(ids[2:3]) == "><"
+    ids = TOKENIZER.encode_trusted("</mem><think>")
+    assert TOKENIZER.decode(ids[2:3]) == "><"
     assert says(ids, "stop", stop=("</mem>",)).ids == ids[:3]
 
 
@@ -147,7 +147,7 @@ def test_a_cut_distribution_leaves_no_logprobs() -> None:
 
 
 def test_parameters_in_vllms_words() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     engine = Engine(policy, [9])
     sampler_over(engine, policy)(
         PROMPTS,
@@ -160,13 +160,13 @@ def test_parameters_in_vllms_words() -> None:
     first, second, third = engine.params
     assert (first.max_tokens, first.temperature, first.top_p, first.top_k) == (4, 0.7, 0.9, 5)
     assert (first.stop, first.detokenize, second.detokenize) == (["</mem>"], True, False)
-    assert (first.stop_token_ids, first.ignore_eos, first.skip_special_tokens) == ([CODEC.eos_id], True, False)
+    assert (first.stop_token_ids, first.ignore_eos, first.skip_special_tokens) == ([TOKENIZER.eos_id], True, False)
     assert first.seed == LAST_SEED, "vLLM's seeds are signed"
     assert 0 <= second.seed != third.seed, "without a seed the noise is fresh"
 
 
 def test_logprobs_that_are_no_numbers_are_said() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     engine = Engine(policy, [9])
     engine.logprob_shift = math.nan
     with pytest.raises(UserError, match="not finite numbers"):
@@ -174,7 +174,7 @@ def test_logprobs_that_are_no_numbers_are_said() -> None:
 
 
 def test_a_request_that_exceeds_the_window_is_refused_before_vllm_sees_it() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     engine = Engine(policy)
     with pytest.raises(UserError, match=r"prompt of 60 tokens and a reply of up to 5 exceed the 64"):
         sampler_over(engine, policy)([[5] * 60], [SamplingParams(5)])
@@ -182,7 +182,7 @@ def test_a_request_that_exceeds_the_window_is_refused_before_vllm_sees_it() -> N
 
 
 def test_what_vllm_raises_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     engine = Engine(policy)
 
     def broken(*_: Any, **__: Any) -> None:
@@ -194,7 +194,7 @@ def test_what_vllm_raises_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_works_behind_the_batching_sampler() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     sampler = BatchingSampler(sampler_over(Engine(policy), policy), "eager")
 
     async def ask() -> list[Generation]:
@@ -208,7 +208,7 @@ def test_it_works_behind_the_batching_sampler() -> None:
 
 
 def test_weights_are_renewed_once_for_every_version() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     engine = Engine(policy)
     sampler = sampler_over(engine, policy)
     greedy = [SamplingParams(4, temperature=0)]
@@ -227,7 +227,7 @@ def test_weights_are_renewed_once_for_every_version() -> None:
 
 
 def test_weights_that_do_not_arrive_are_named_and_sent_again() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     engine = Engine(policy)
     engine.loses = "model.layers.1.mlp.up_proj.weight"
     sampler = sampler_over(engine, policy)
@@ -240,7 +240,7 @@ def test_weights_that_do_not_arrive_are_named_and_sent_again() -> None:
 
 
 def test_the_check_can_be_switched_off() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     engine = Engine(policy, [9])
     engine.loses = "model.layers.1.mlp.up_proj.weight"
     sampler = sampler_over(engine, policy, check_weights=False)
@@ -249,7 +249,7 @@ def test_the_check_can_be_switched_off() -> None:
 
 
 def test_keys_and_values_that_stay_are_said() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     engine = Engine(policy)
     engine.reset_prefix_cache = lambda: False  # type: ignore[method-assign]
     with pytest.raises(UserError, match="does not forget"):
@@ -257,7 +257,7 @@ def test_keys_and_values_that_stay_are_said() -> None:
 
 
 def test_the_gap_of_logprobs_is_measured_after_each_renewal() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     engine = Engine(policy)
     sampler = sampler_over(engine, policy)
     batching = BatchingSampler(sampler)
@@ -283,7 +283,7 @@ def test_the_gap_of_logprobs_is_measured_after_each_renewal() -> None:
 
 
 def test_vllm_starts_from_the_shape_alone(stub: Any) -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     asked: dict[str, Any] = {}
 
     def llm(**given: Any) -> str:
@@ -309,7 +309,7 @@ def test_a_start_that_fails_names_what_may_help(stub: Any) -> None:
 
     stub.LLM = llm
     with pytest.raises(UserError, match=r"starting \(ValueError: Free memory is less than desired\); .*now 0\.3"):
-        start_engine(tiny_llama(CODEC), SETTINGS, 128)
+        start_engine(tiny_llama(TOKENIZER), SETTINGS, 128)
 
 
 def test_vllm_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +317,7 @@ def test_vllm_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"pip install 'mempo\[vllm\]', or set sampler\.engine=local"):
         require_vllm()
     config = resolve("quickstart", ["sampler.engine=vllm"]).config
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     with pytest.raises(UserError, match="vLLM is not installed"):
         make_sampler(config, policy, SharedForward(policy))
 

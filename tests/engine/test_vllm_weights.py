@@ -21,9 +21,9 @@ from mempo.engine.vllm_weights import (
     worker_lacks,
 )
 from mempo.errors import UserError
-from tests.tiny import make_codec, tiny_llama, tiny_model
+from tests.tiny import make_tokenizer, tiny_llama, tiny_model
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 F32 = torch.float32
 
 
@@ -85,7 +85,7 @@ def test_layers_by_name() -> None:
 
 def test_joined_and_packed_layers_have_the_digests_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mempo.engine.vllm_weights.UNIT_ROWS", 5)
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     tensors = checkpoint_tensors(policy)
     theirs: Any = torch.nn.Module()
     theirs.layers = torch.nn.ModuleList()
@@ -123,19 +123,19 @@ def test_differences_are_named() -> None:
 
 
 def test_what_is_tied_counts_once_and_goes_where_there_is_a_module_for_it() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     tensors = checkpoint_tensors(policy)
     assert tied_names(tensors) == ["lm_head.weight"]
     alone = {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"}
     assert policy_digests(tensors, F32) == policy_digests(alone, F32)
     assert worker_lacks(worker_of(policy.model), ["lm_head.weight"]) == []
     assert worker_lacks(worker_of(policy.model.model), ["lm_head.weight"]) == ["lm_head.weight"]
-    assert tied_names(checkpoint_tensors(tiny_model("qwen2", CODEC))) == []
+    assert tied_names(checkpoint_tensors(tiny_model("qwen2", TOKENIZER))) == []
 
 
 def test_an_adapter_is_added_to_the_weights() -> None:
-    plain = {name: tensor.clone() for name, tensor in checkpoint_tensors(tiny_llama(CODEC)).items()}
-    policy = add_lora(tiny_llama(CODEC), LoraSettings(rank=2), seed=0, base_path="base")
+    plain = {name: tensor.clone() for name, tensor in checkpoint_tensors(tiny_llama(TOKENIZER)).items()}
+    policy = add_lora(tiny_llama(TOKENIZER), LoraSettings(rank=2), seed=0, base_path="base")
     with torch.no_grad():
         for name, parameter in policy.model.named_parameters():
             if "lora_B" in name:
@@ -148,7 +148,7 @@ def test_an_adapter_is_added_to_the_weights() -> None:
 
 
 def test_the_tensors_are_those_of_the_policy() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     for name, tensor in checkpoint_tensors(policy).items():
         assert tensor.data_ptr() == policy.model.get_parameter(name).data_ptr()
         assert not tensor.requires_grad

@@ -15,13 +15,13 @@ from transformers import AutoModelForCausalLM
 
 from mempo.config.engine import LoraSettings
 from mempo.engine.lora import add_lora
-from mempo.engine.model import ModelSettings, check_model_folder, load_codec, load_policy, save_policy, save_trained
+from mempo.engine.model import ModelSettings, check_model_folder, load_policy, load_tokenizer, save_policy, save_trained
 from mempo.errors import UserError
 from mempo.storage.model_loading import load_whole
 from tests.engine.families import FAMILIES, family_model
-from tests.tiny import make_codec, tiny_llama, tiny_model
+from tests.tiny import make_tokenizer, tiny_llama, tiny_model
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 CPU = ModelSettings(device="cpu")
 LAYER = "model.layers.1."
 
@@ -39,7 +39,7 @@ def refused(folder: Path) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    save_policy(tiny_llama(CODEC), tmp_path / "policy")
+    save_policy(tiny_llama(TOKENIZER), tmp_path / "policy")
     return tmp_path / "policy"
 
 
@@ -95,11 +95,11 @@ def test_tensors_of_another_shape_are_named(folder: Path) -> None:
     said = refused(folder)
     assert "model.layers.0.mlp.down_proj.weight is [32, 64] and should be [32, 48] (5 more differ)" in said
     reconfigure(folder, intermediate_size=64, vocab_size=300)
-    assert f"model.embed_tokens.weight is [{CODEC.size}, 32] and should be [300, 32]" in refused(folder)
+    assert f"model.embed_tokens.weight is [{TOKENIZER.size}, 32] and should be [300, 32]" in refused(folder)
 
 
 def test_a_configuration_of_another_family_is_refused(folder: Path, tmp_path: Path) -> None:
-    save_policy(tiny_model("gpt2", CODEC), tmp_path / "other")
+    save_policy(tiny_model("gpt2", TOKENIZER), tmp_path / "other")
     (folder / "config.json").write_bytes((tmp_path / "other" / "config.json").read_bytes())
     said = refused(folder)
     assert "tensors are missing" in said
@@ -252,7 +252,7 @@ def test_a_damaged_tokenizer_is_one_line(folder: Path, file: str, text: str) -> 
     if (file, text) == ("tokenizer_config.json", "{}"):
         return  # what it would say is left to defaults
     with pytest.raises(UserError) as caught:
-        load_codec(str(folder))
+        load_tokenizer(str(folder))
     assert "\n" not in str(caught.value)
 
 
@@ -260,7 +260,7 @@ def test_a_damaged_tokenizer_is_one_line(folder: Path, file: str, text: str) -> 
 def test_a_damaged_generation_configuration_is_one_line(folder: Path, text: str) -> None:
     (folder / "generation_config.json").write_text(text)
     with pytest.raises(UserError, match=r"generation_config\.json is damaged"):
-        load_codec(str(folder))
+        load_tokenizer(str(folder))
 
 
 # --- adapters -------------------------------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ from mempo.engine.prefix_forward import SharedForward
 from mempo.engine.sampler import generate_batch
 from mempo.engine.scorer import LocalScorer
 from mempo.rollout.interfaces import SamplingParams, ScoreRequest
-from tests.tiny import make_codec, tiny_llama
+from tests.tiny import make_tokenizer, tiny_llama
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 SHAPE = Shape()  # 1 968 tokens, 5 turns
 ROLLOUTS = 2
 
@@ -26,13 +26,13 @@ ROLLOUTS = 2
 @cache
 def policy() -> Policy:
     """As wide as a small real model, since what sharing costs depends on the width, and as shallow as can be."""
-    return tiny_llama(CODEC, hidden_size=576, intermediate_size=64, num_hidden_layers=1)
+    return tiny_llama(TOKENIZER, hidden_size=576, intermediate_size=64, num_hidden_layers=1)
 
 
 @cache
 def asked(context: str, baseline: str) -> tuple[list[ScoreRequest], list[ScoreRequest]]:
     """What logp_old asks and what the memory signal asks."""
-    made = rollouts(SHAPE, context, 1, ROLLOUTS, CODEC.size)
+    made = rollouts(SHAPE, context, 1, ROLLOUTS, TOKENIZER.size)
     return logp_old_requests(made), probes(made, baseline, SHAPE)
 
 
@@ -72,7 +72,7 @@ def test_the_signal_forwards_little_more_than_it_must(context: str, baseline: st
     ],
 )
 def test_probes_ride_on_what_the_rollout_left(context: str, baseline: str, each: float) -> None:
-    made = rollouts(SHAPE, context, 1, ROLLOUTS, CODEC.size)
+    made = rollouts(SHAPE, context, 1, ROLLOUTS, TOKENIZER.size)
     tokens, _ = work(probes(made, baseline, SHAPE), left_by_rollout(policy(), made))
     notes = ROLLOUTS * 4
     assert tokens <= each * notes + ROLLOUTS * 4 * 4  # and a token or so before each probe: no state is kept
@@ -81,16 +81,16 @@ def test_probes_ride_on_what_the_rollout_left(context: str, baseline: str, each:
 @pytest.mark.parametrize("context", ["full", "memory"])
 def test_a_rollout_of_three_turns_forwards_each_token_once(context: str) -> None:
     own, rng, tool, new = policy(), random.Random(0), 30, 8
-    own.codec.eos_ids = frozenset()  # a turn is as long as it is told to be
+    own.tokenizer.eos_ids = frozenset()  # a turn is as long as it is told to be
     forward = SharedForward(own)
-    question = tuple(rng.randrange(CODEC.size) for _ in range(40))
+    question = tuple(rng.randrange(TOKENIZER.size) for _ in range(40))
     prompts, seen, head_rows = [question] * 8, [], 0
     for turn in range(3):
         sampling = [SamplingParams(max_new_tokens=new, seed=100 * turn + n) for n in range(8)]
         made = generate_batch(own, prompts, sampling, forward)
         seen += [as_ids(prompt + g.ids[:-1]) for prompt, g in zip(prompts, made, strict=True)]
         head_rows += len(set(prompts))
-        tools = [tuple(rng.randrange(CODEC.size) for _ in range(tool)) for _ in prompts]
+        tools = [tuple(rng.randrange(TOKENIZER.size) for _ in range(tool)) for _ in prompts]
         if context == "full":
             prompts = [prompt + g.ids + t for prompt, g, t in zip(prompts, made, tools, strict=True)]
         else:
@@ -101,9 +101,9 @@ def test_a_rollout_of_three_turns_forwards_each_token_once(context: str) -> None
 
 def test_rows_that_end_early_are_soon_no_longer_fed() -> None:
     own, rng = policy(), random.Random(0)
-    own.codec.eos_ids = frozenset()
+    own.tokenizer.eos_ids = frozenset()
     forward = SharedForward(own)
-    prompts = [tuple(rng.randrange(CODEC.size) for _ in range(10)) for _ in range(32)]
+    prompts = [tuple(rng.randrange(TOKENIZER.size) for _ in range(10)) for _ in range(32)]
     sampling = [SamplingParams(max_new_tokens=2 * (n + 1), seed=n) for n in range(32)]
     made = generate_batch(own, prompts, sampling, forward)
     seen = [as_ids(prompt + g.ids[:-1]) for prompt, g in zip(prompts, made, strict=True)]

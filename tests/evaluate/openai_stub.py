@@ -14,7 +14,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.responses import StreamingResponse
 
 from mempo.engine.server.capabilities import PROBE_TEXT, SEED_TEXT
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from tests.retrieval.serving import serving
 
 KNOWN = frozenset({"model", "prompt", "messages", "max_tokens", "temperature", "top_p", "stop", "seed", "logprobs"})
@@ -59,7 +59,7 @@ class Stub:
     """`say` gives the whole reply to a prompt, which stop strings and the limit then end; a text that does not end in
     `<eos>` would go on. `fault`: a reply in place of it, by the number of the request."""
 
-    codec: Codec
+    tokenizer: Tokenizer
     family: Family = VLLM
     say: Callable[[str], str] = lambda prompt: "<eos>"
     fault: Callable[[int], Response | None] = lambda number: None
@@ -124,9 +124,9 @@ class Stub:
         elif isinstance(body["prompt"], list):
             if not family.token_prompts:
                 return reply({"detail": "prompt must be a string."}, 400)
-            text, prompt_tokens = self.codec.decode(body["prompt"]), len(body["prompt"])
+            text, prompt_tokens = self.tokenizer.decode(body["prompt"]), len(body["prompt"])
         else:
-            text, prompt_tokens = body["prompt"], len(self.codec.encode_trusted(body["prompt"]))
+            text, prompt_tokens = body["prompt"], len(self.tokenizer.encode_trusted(body["prompt"]))
         said = COUNTING if PROBE_TEXT in text else self.say(text)
         if SEED_TEXT in text:
             said = f"tree {body.get('seed', len(self.bodies)) if self.seeds_matter else 0}"
@@ -136,15 +136,15 @@ class Stub:
         self, said: str, body: dict[str, Any], limit: int, prompt_tokens: int, chat: bool
     ) -> dict[str, Any]:
         """Token by token, as a model would."""
-        family, codec = self.family, self.codec
+        family, tokenizer = self.family, self.tokenizer
         ids: list[int] = []
         text, stop, finish = "", None, "length"
-        for i in codec.encode_trusted(said)[:limit]:
+        for i in tokenizer.encode_trusted(said)[:limit]:
             ids.append(i)
-            if i == codec.eos_id:
+            if i == tokenizer.eos_id:
                 finish = "stop"
                 break
-            text = codec.decode(ids)
+            text = tokenizer.decode(ids)
             stop = next((s for s in body.get("stop") or () if s in text), None)
             if stop is not None:
                 keep = family.keeps_stop or (family.obeys_include_stop and body.get("include_stop_str_in_output"))
@@ -157,12 +157,14 @@ class Stub:
             choice[family.names_stop] = stop
         if family.returns_ids and body.get("return_token_ids"):
             choice["token_ids"] = ids
-        shown = [i for k, i in enumerate(ids) if codec.decode(ids[: k + 1]) in text and i != codec.eos_id]
+        shown = [i for k, i in enumerate(ids) if tokenizer.decode(ids[: k + 1]) in text and i != tokenizer.eos_id]
         values = [-0.25 - 0.01 * k for k in range(len(ids))]
         if body.get("logprobs") and family.logprobs == "legacy":
-            choice["logprobs"] = {"tokens": [codec.piece(i) for i in ids], "token_logprobs": values}
+            choice["logprobs"] = {"tokens": [tokenizer.piece(i) for i in ids], "token_logprobs": values}
         elif body.get("logprobs") and family.logprobs == "chat":
-            entries = [{"id": i, "token": codec.piece(i), "logprob": v} for i, v in zip(shown, values, strict=False)]
+            entries = [
+                {"id": i, "token": tokenizer.piece(i), "logprob": v} for i, v in zip(shown, values, strict=False)
+            ]
             choice["logprobs"] = {"content": entries}
         usage = {"usage": {"prompt_tokens": prompt_tokens, "completion_tokens": len(ids)}} if family.counts else {}
         return {"choices": [choice], **usage}

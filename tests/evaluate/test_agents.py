@@ -11,7 +11,7 @@ from mempo.errors import ConfigError
 from mempo.evaluate.agents import instructions
 from mempo.rollout.protocol import TurnGrammar, parse_turn
 from mempo.run.evaluate import Opened, agents_of, specs_of
-from tests.train.fakes import CODEC
+from tests.train.fakes import TOKENIZER
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_two_names_with_one_file_are_refused() -> None:
 
 
 def opened() -> Opened:
-    return Opened(CODEC, PromptSettings(template="plain", force_mem=True), None, {}, lambda: (None, None))  # type: ignore[return-value, arg-type]
+    return Opened(TOKENIZER, PromptSettings(template="plain", force_mem=True), None, {}, lambda: (None, None))  # type: ignore[return-value, arg-type]
 
 
 def test_every_agent_is_judged_by_its_own_grammar() -> None:

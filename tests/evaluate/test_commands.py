@@ -18,9 +18,9 @@ from mempo.engine.model import save_policy
 from mempo.storage.files import read_lines
 from mempo.storage.read_files import read_yaml
 from tests.evaluate.openai_stub import VLLM, Stub, reply, stub_server
-from tests.tiny import make_codec, tiny_llama
+from tests.tiny import make_tokenizer, tiny_llama
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 RIGHT = "<think>t</think><answer>Paris</answer>"
 Cli = Callable[..., tuple[int, str]]
 
@@ -47,7 +47,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    save_policy(tiny_llama(CODEC), folder)
+    save_policy(tiny_llama(TOKENIZER), folder)
     return folder
 
 
@@ -71,7 +71,7 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Stub]:
-    with stub_server(Stub(CODEC, VLLM, say=lambda prompt: RIGHT)) as stub:
+    with stub_server(Stub(TOKENIZER, VLLM, say=lambda prompt: RIGHT)) as stub:
         yield stub
 
 

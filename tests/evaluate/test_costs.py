@@ -10,7 +10,7 @@ from mempo.evaluate.costs import Step, costs, dependency, mem1_peak, steps_of, s
 from mempo.rollout.trajectory import Trajectory
 from mempo.storage.files import read_lines
 from mempo.storage.rollouts import save_rollouts
-from tests.runs.test_rollouts import CASES
+from tests.storage.test_rollouts import CASES
 
 
 def test_by_hand() -> None:

@@ -14,9 +14,9 @@ from mempo.config.tools import RetrySettings
 from mempo.errors import UserError
 from mempo.evaluate.llm_judge import Asked, Judgement, judge_prompt, open_judge, parse_verdict, quoted
 from tests.evaluate.openai_stub import FAMILIES, VLLM, Family, Stub, reply, stub_server
-from tests.tiny import make_codec
+from tests.tiny import make_tokenizer
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 RIGHT = '{"verdict": "correct"}'
 WRONG = '{"verdict": "incorrect"}'
 
@@ -96,7 +96,7 @@ def test_a_long_answer_is_cut() -> None:
 
 
 def judged(say: Callable[[str], str], items: list[Asked], family: Family = FAMILIES["chat"]) -> list[Judgement]:
-    with stub_server(Stub(CODEC, family, say)) as stub:
+    with stub_server(Stub(TOKENIZER, family, say)) as stub:
         server = ServerSettings(url=stub.url, retry=RetrySettings(tries=2, backoff_s=0))
         with open_judge(JudgeSettings(server=server)) as judge:
             return judge.judge(items)
@@ -126,7 +126,7 @@ def test_a_judge_that_is_cut_gives_none() -> None:
 
 
 def test_a_failing_request_is_none_and_the_others_are_judged() -> None:
-    stub = Stub(CODEC, FAMILIES["chat"], lambda prompt: f"{RIGHT}<eos>")
+    stub = Stub(TOKENIZER, FAMILIES["chat"], lambda prompt: f"{RIGHT}<eos>")
 
     def fault(number: int):
         return reply({}, 500) if "bad" in stub.bodies[number]["messages"][-1]["content"] else None
@@ -143,7 +143,7 @@ def test_a_failing_request_is_none_and_the_others_are_judged() -> None:
 def test_opening_says_who_judges_and_a_wrong_key_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUDGE_KEY", "sk-judge-1")
     screen = io.StringIO()
-    stub = Stub(CODEC, FAMILIES["chat"], lambda prompt: f"{RIGHT}<eos>", key="sk-judge-1")
+    stub = Stub(TOKENIZER, FAMILIES["chat"], lambda prompt: f"{RIGHT}<eos>", key="sk-judge-1")
     with stub_server(stub):
         settings = JudgeSettings(server=ServerSettings(url=stub.url, key_variable="JUDGE_KEY"))
         with open_judge(settings, Console(file=screen, width=200)) as judge:

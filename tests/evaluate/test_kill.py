@@ -18,9 +18,9 @@ import pytest
 from mempo.engine.model import save_policy
 from mempo.storage.files import read_lines
 from tests.evaluate.openai_stub import VLLM, Stub, stub_server
-from tests.tiny import make_codec, tiny_llama
+from tests.tiny import make_tokenizer, tiny_llama
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 AGENTS = ("memory", "react")
 
 
@@ -68,9 +68,9 @@ def rollouts_in(out: Path) -> int:
 @pytest.mark.slow
 def test_killed_three_times_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
     files(tmp_path)
-    save_policy(tiny_llama(CODEC), tmp_path / "model")
+    save_policy(tiny_llama(TOKENIZER), tmp_path / "model")
     rng = random.Random(0)
-    with stub_server(Stub(CODEC, VLLM, say=said, delay_s=0.02)) as stub:
+    with stub_server(Stub(TOKENIZER, VLLM, say=said, delay_s=0.02)) as stub:
         command = [sys.executable, "-c", "import mempo.cli.main; mempo.cli.main.main()", "eval", "--server", stub.url]
         command += ["--tokenizer", "model", "--config", "mine.yaml", "--agents", ",".join(AGENTS), "--samples", "2"]
 

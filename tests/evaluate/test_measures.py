@@ -10,19 +10,19 @@ import pytest
 from mempo.config.rewards import OutcomeSettings
 from mempo.rewards.memory import NoteScore
 from mempo.rewards.outcome import outcome_score
-from mempo.rewards.rollout_metrics import aggregate, mean, rollout_facts
+from mempo.rewards.rollout_metrics import aggregate, mean, rollout_record
 from mempo.rollout.interfaces import ToolErrorKind, ToolResult
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import StopReason, Trajectory
 from mempo.storage.files import dump_line
-from tests.train.fakes import CODEC, NOTED_ANSWER, NOTED_SEARCH, SEARCH, played, questions
+from tests.train.fakes import NOTED_ANSWER, NOTED_SEARCH, SEARCH, TOKENIZER, played, questions
 
 QUESTION = questions(1)[0]
 FAILING = ToolResult(notice="503", error=ToolErrorKind.UNAVAILABLE)
 
 
 def facts(trajectory: Trajectory, *notes: NoteScore, question: Question = QUESTION) -> dict[str, Any]:
-    return rollout_facts(question, trajectory, outcome_score(question, trajectory, OutcomeSettings()), notes)
+    return rollout_record(question, trajectory, outcome_score(question, trajectory, OutcomeSettings()), notes)
 
 
 def measured(*rollouts: tuple[Trajectory, list[NoteScore]]) -> dict[str, float | None]:
@@ -45,14 +45,14 @@ def test_the_facts_of_a_rollout() -> None:
     assert found["num_turns"] == 3
     assert found["actions"] == {"search": 2, "answer": 1}
     assert found["note_statuses"] == {"ok": 2}  # the first turn has nothing to note
-    assert found["note_tokens"] == [len(CODEC.encode_trusted("<mem>n</mem>"))] * 2
+    assert found["note_tokens"] == [len(TOKENIZER.encode_trusted("<mem>n</mem>"))] * 2
     assert found["violations"] == {}
     dump_line(found)  # it can be written
 
 
 def test_lengths_leave_out_what_a_tool_said() -> None:
     short, long = (played(QUESTION, 3, context="full", result=ToolResult(passages=("no " * n,))) for n in (1, 90))
-    spoken = sum(len(CODEC.encode_trusted(text)) for text in (SEARCH, NOTED_SEARCH, NOTED_ANSWER))
+    spoken = sum(len(TOKENIZER.encode_trusted(text)) for text in (SEARCH, NOTED_SEARCH, NOTED_ANSWER))
     assert facts(short)["generated_tokens"] == facts(long)["generated_tokens"] == spoken
     assert facts(long)["total_tokens"] > facts(short)["total_tokens"] + 2 * 89
     assert facts(long)["peak_context_tokens"] == facts(long)["total_tokens"]  # a full history: its last step is all

@@ -21,21 +21,21 @@ from mempo.http.errors import HttpError
 from mempo.rollout.agent import Job, rollout
 from mempo.rollout.trajectory import StopReason, Trajectory
 from tests.evaluate.openai_stub import Stub, raw, reply, stub_server
-from tests.tiny import make_codec
+from tests.tiny import make_tokenizer
 from tests.train.fakes import agent, questions
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 RIGHT = "<think>t</think><answer>Paris</answer>"
 IDS = {"returns_ids": True, "logprobs": "legacy", "stop_field": "stop_reason"}
 
 
 def played(body: Any, **can: Any) -> Trajectory:
-    stub = Stub(CODEC, fault=lambda number: raw(body) if isinstance(body, bytes) else reply(body))
+    stub = Stub(TOKENIZER, fault=lambda number: raw(body) if isinstance(body, bytes) else reply(body))
     with stub_server(stub):
         settings = ServerSettings(url=stub.url, retry=RetrySettings(tries=2, backoff_s=0))
         client = OpenAIClient(settings)
         found = Capabilities(client.base, "m", "completions", **{"stop_string": "removed", **can})
-        with OpenAISampler(client, CODEC, found) as sampler:
+        with OpenAISampler(client, TOKENIZER, found) as sampler:
             job = Job(questions(1)[0], 0, (0,))
             return asyncio.run(rollout(agent(), sampler, job, DecodingSettings()))
 
@@ -98,7 +98,7 @@ def test_wrong_details_do_not_spoil_a_reply(more: dict[str, Any], can: dict[str,
 
 def test_special_tokens_spelt_out_are_text() -> None:
     done = played(choice(f"<|im_end|><eos>{RIGHT}"))
-    assert not set(done.turns[0].generated_ids) & (CODEC.added_ids - set(CODEC.encode_trusted(RIGHT)))
+    assert not set(done.turns[0].generated_ids) & (TOKENIZER.added_ids - set(TOKENIZER.encode_trusted(RIGHT)))
     assert done.answer == "Paris"
 
 

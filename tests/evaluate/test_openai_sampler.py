@@ -23,28 +23,28 @@ from mempo.rollout.protocol import TurnGrammar
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import GenerationStop, StopReason, Trajectory, rows_of
 from tests.evaluate.openai_stub import FAMILIES, VLLM, Family, Stub, broken_off, raw, reply, stub_server
-from tests.tiny import chat_codec, make_agent, make_codec
+from tests.tiny import chat_tokenizer, make_agent, make_tokenizer
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 STOPS = TurnGrammar().stop_strings
-PROMPT = CODEC.encode_trusted("Where?\n")
+PROMPT = TOKENIZER.encode_trusted("Where?\n")
 
 
 @contextmanager
 def sampler_of(stub: Stub, **changes: Any) -> Iterator[OpenAISampler]:
     retry = RetrySettings(tries=2, backoff_s=0.001)
     client = OpenAIClient(ServerSettings(**{"url": stub.url, "retry": retry, **changes}))
-    can = probe(client, "the-model", stub.codec.encode_trusted(PROBE_TEXT))
+    can = probe(client, "the-model", stub.tokenizer.encode_trusted(PROBE_TEXT))
     client.counts.clear()
     stub.bodies.clear()
-    with OpenAISampler(client, stub.codec, can, system="Be brief.") as sampler:
+    with OpenAISampler(client, stub.tokenizer, can, system="Be brief.") as sampler:
         yield sampler
 
 
 def generated(family: Family, said: str, limit: int = 200, **sampling: Any) -> tuple[Generation, dict[str, Any]]:
     """What a server of this family makes of a model that says `said`, and the request."""
     params = SamplingParams(limit, stop=STOPS, **sampling)
-    with stub_server(Stub(CODEC, family, lambda prompt: said)) as stub, sampler_of(stub) as sampler:
+    with stub_server(Stub(TOKENIZER, family, lambda prompt: said)) as stub, sampler_of(stub) as sampler:
         return asyncio.run(sampler.generate(PROMPT, params)), stub.bodies[-1]
 
 
@@ -69,24 +69,24 @@ every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES
 def test_the_same_words_are_the_same_turn(family: Family, said: str, text: str, stop: str) -> None:
     generation, _ = generated(family, said, temperature=1.0)
     reason = GenerationStop.EOS if stop == "eos" else GenerationStop.STOP_STRING
-    assert (CODEC.decode(generation.ids), generation.stop) == (text, reason)
-    assert (generation.ids[-1] == CODEC.eos_id) == (stop == "eos")
+    assert (TOKENIZER.decode(generation.ids), generation.stop) == (text, reason)
+    assert (generation.ids[-1] == TOKENIZER.eos_id) == (stop == "eos")
 
 
 @every_family
 def test_a_reply_that_was_cut_gets_no_end(family: Family) -> None:
     generation, _ = generated(family, "<search>the capital of France", limit=6)
     assert generation.stop is GenerationStop.LENGTH
-    assert generation.ids == CODEC.encode_trusted("<search>the capital of France")[:6]
+    assert generation.ids == TOKENIZER.encode_trusted("<search>the capital of France")[:6]
 
 
 def test_the_servers_ids_are_kept_where_it_sends_them() -> None:
     """A model may sample what no tokenizer would make of the text."""
-    apart = CODEC.encode_trusted("<think>cap") + CODEC.encode_trusted("ital</think><answer>a</answer>")
-    assert apart != CODEC.encode_trusted(CODEC.decode(apart))
-    choice = {"text": CODEC.decode(apart).removesuffix("</answer>"), "finish_reason": "stop"}
+    apart = TOKENIZER.encode_trusted("<think>cap") + TOKENIZER.encode_trusted("ital</think><answer>a</answer>")
+    assert apart != TOKENIZER.encode_trusted(TOKENIZER.decode(apart))
+    choice = {"text": TOKENIZER.decode(apart).removesuffix("</answer>"), "finish_reason": "stop"}
     choice |= {"stop_reason": "</answer>", "token_ids": list(apart)}
-    stub = Stub(CODEC, VLLM)
+    stub = Stub(TOKENIZER, VLLM)
     with stub_server(stub), sampler_of(stub) as sampler:
         stub.fault = lambda number: reply({"choices": [choice]})
         kept = asyncio.run(sampler.generate(PROMPT, SamplingParams(50, stop=STOPS)))
@@ -94,7 +94,7 @@ def test_the_servers_ids_are_kept_where_it_sends_them() -> None:
         again = asyncio.run(sampler.generate(PROMPT, SamplingParams(50, stop=STOPS)))
         assert sampler.counts()["tokenized_again"] == 1
     assert (kept.ids, kept.stop) == (apart, GenerationStop.STOP_STRING)
-    assert again.ids == CODEC.encode_trusted(CODEC.decode(apart))
+    assert again.ids == TOKENIZER.encode_trusted(TOKENIZER.decode(apart))
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_setting_that_the_server_cannot_take_ends_the_run(family: str, samplin
 
 
 def test_a_refused_key_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    with stub_server(Stub(CODEC)) as stub, sampler_of(stub) as sampler:
+    with stub_server(Stub(TOKENIZER)) as stub, sampler_of(stub) as sampler:
         stub.key = "changed"
         with pytest.raises(UserError, match=r"401.*is the key in OPENAI_API_KEY right"):
             asyncio.run(sampler.generate(PROMPT, SamplingParams(9)))
@@ -192,8 +192,8 @@ def jobs(count: int) -> list[Job]:
 
 
 def played(family: Family, say: Callable[[str], str], **prompt: Any) -> Trajectory:
-    agent = make_agent(CODEC, tools={"search": Told()}, prompt=PromptSettings(template="plain", **prompt))
-    with stub_server(Stub(CODEC, family, say)) as stub, sampler_of(stub) as sampler:
+    agent = make_agent(TOKENIZER, tools={"search": Told()}, prompt=PromptSettings(template="plain", **prompt))
+    with stub_server(Stub(TOKENIZER, family, say)) as stub, sampler_of(stub) as sampler:
         return asyncio.run(rollout(agent, sampler, jobs(1)[0], DecodingSettings()))
 
 
@@ -208,7 +208,7 @@ def test_a_rollout_is_the_same_behind_every_server(family: Family) -> None:
 def test_a_turn_can_be_made_to_begin_with_a_note(family: Family) -> None:
     trajectory = played(family, speaks, force_mem=True)
     assert trajectory.answer == "0"
-    assert CODEC.decode(trajectory.turns[1].forced_ids) == "<mem>"
+    assert TOKENIZER.decode(trajectory.turns[1].forced_ids) == "<mem>"
     assert trajectory.turns[1].note_ids is not None
 
 
@@ -226,8 +226,8 @@ def test_a_turn_can_be_made_to_begin_with_a_note(family: Family) -> None:
     ids=["400", "500", "empty", "no_text", "html", "utf8", "dropped"],
 )
 def test_one_bad_reply_costs_one_rollout(fault: Callable[[], Response]) -> None:
-    agent = make_agent(CODEC, tools={"search": Told()})
-    stub = Stub(CODEC, FAMILIES["transformers"], speaks)
+    agent = make_agent(TOKENIZER, tools={"search": Told()})
+    stub = Stub(TOKENIZER, FAMILIES["transformers"], speaks)
     with stub_server(stub), sampler_of(stub) as sampler:
         stub.fault = lambda number: fault() if "question 2?" in stub.bodies[number]["prompt"] else None
         trajectories = asyncio.run(run_rollouts(agent, sampler, jobs(5)))
@@ -239,7 +239,7 @@ def test_one_bad_reply_costs_one_rollout(fault: Callable[[], Response]) -> None:
 
 
 def test_a_sampler_error_is_what_the_loop_expects() -> None:
-    with stub_server(Stub(CODEC)) as stub, sampler_of(stub) as sampler:
+    with stub_server(Stub(TOKENIZER)) as stub, sampler_of(stub) as sampler:
         stub.fault = lambda number: reply({}, 404)
         with pytest.raises(SamplerError, match="HTTP 404"):
             asyncio.run(sampler.generate(PROMPT, SamplingParams(9)))
@@ -249,7 +249,7 @@ def test_a_sampler_error_is_what_the_loop_expects() -> None:
 
 
 def test_a_reply_beyond_the_limit_is_cut() -> None:
-    stub = Stub(CODEC, FAMILIES["transformers"])
+    stub = Stub(TOKENIZER, FAMILIES["transformers"])
     with stub_server(stub), sampler_of(stub) as sampler:
         stub.fault = lambda number: reply({"choices": [{"text": "word " * 500, "finish_reason": "stop"}]})
         generation = asyncio.run(sampler.generate(PROMPT, SamplingParams(20)))
@@ -257,22 +257,22 @@ def test_a_reply_beyond_the_limit_is_cut() -> None:
 
 
 def test_a_reply_speaks_no_special_tokens() -> None:
-    codec = chat_codec(tags="added")
+    tokenizer = chat_tokenizer(tags="added")
     text = "<mem>a<|im_end|>b</mem><search>q</search>"
-    ids = encode_reply(codec, text, ("</search>",))
-    assert codec.decode(ids) == text
-    assert codec.eos_id not in ids
-    mem, search = (codec.encode_trusted(tag)[0] for tag in ("<mem>", "</search>"))
+    ids = encode_reply(tokenizer, text, ("</search>",))
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.eos_id not in ids
+    mem, search = (tokenizer.encode_trusted(tag)[0] for tag in ("<mem>", "</search>"))
     assert ids[0] == mem
     assert ids[-1] == search
 
 
 def test_the_text_of_an_end_token_is_an_end() -> None:
-    stub = Stub(CODEC, FAMILIES["transformers"])
+    stub = Stub(TOKENIZER, FAMILIES["transformers"])
     with stub_server(stub), sampler_of(stub) as sampler:
         stub.fault = lambda number: reply({"choices": [{"text": "hello<eos>", "finish_reason": "stop"}]})
         generation = asyncio.run(sampler.generate(PROMPT, SamplingParams(20)))
-    assert generation == Generation((*CODEC.encode_trusted("hello"), CODEC.eos_id), (), GenerationStop.EOS)
+    assert generation == Generation((*TOKENIZER.encode_trusted("hello"), TOKENIZER.eos_id), (), GenerationStop.EOS)
 
 
 def test_capabilities_of_a_run_are_plain_data() -> None:

@@ -13,19 +13,19 @@ from mempo.config.rollout import PromptSettings
 from mempo.config.server import ServerSettings
 from mempo.config.tools import RetrySettings
 from mempo.engine.server.capabilities import became_of_stop, capability_notes, probe_stop
-from mempo.engine.server.connect import byte_codec, open_server
+from mempo.engine.server.connect import byte_tokenizer, open_server
 from mempo.errors import UserError
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from tests.evaluate.openai_stub import FAMILIES, VLLM, Family, Stub, reply, stub_server
-from tests.tiny import make_codec
+from tests.tiny import make_tokenizer
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("tokenizer")
-    CODEC.tokenizer.save_pretrained(folder)
+    TOKENIZER.hf.save_pretrained(folder)
     return str(folder)
 
 
@@ -57,7 +57,7 @@ def settings(stub: Stub, tokenizer: str | None, **changes: Any) -> ServerSetting
 )
 def test_every_family_is_found_out(name: str, found: dict[str, Any], tokenizer: str) -> None:
     screen = io.StringIO()
-    with stub_server(Stub(CODEC, FAMILIES[name])) as stub:
+    with stub_server(Stub(TOKENIZER, FAMILIES[name])) as stub:
         opened = open_server(settings(stub, tokenizer), Console(file=screen, width=1000))
         opened.sampler.close()
     record = opened.capabilities.as_record()
@@ -70,7 +70,7 @@ def test_every_family_is_found_out(name: str, found: dict[str, Any], tokenizer: 
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("matter", [True, False])
 def test_whether_samples_differ_with_the_seed_is_found_out(name: str, matter: bool, tokenizer: str) -> None:
-    with stub_server(Stub(CODEC, FAMILIES[name], seeds_matter=matter)) as stub:
+    with stub_server(Stub(TOKENIZER, FAMILIES[name], seeds_matter=matter)) as stub:
         can = open_server(settings(stub, tokenizer)).capabilities
         asked = stub.bodies[-3:]
     assert can.seeds_differ is matter
@@ -83,7 +83,7 @@ def test_whether_samples_differ_with_the_seed_is_found_out(name: str, matter: bo
 
 def test_a_model_that_only_thinks_says_nothing_about_seeds(tokenizer: str) -> None:
     silent = {"message": {"content": None, "reasoning_content": "hm"}, "finish_reason": "length"}
-    with stub_server(Stub(CODEC, FAMILIES["chat"], fault=lambda number: reply({"choices": [silent]}))) as stub:
+    with stub_server(Stub(TOKENIZER, FAMILIES["chat"], fault=lambda number: reply({"choices": [silent]}))) as stub:
         can = open_server(settings(stub, tokenizer, api="chat")).capabilities
     assert can.seeds_differ is None
     assert capability_notes(can.as_record()) == []
@@ -91,16 +91,16 @@ def test_a_model_that_only_thinks_says_nothing_about_seeds(tokenizer: str) -> No
 
 
 def test_what_is_refused_is_found_one_by_one(tokenizer: str) -> None:
-    with stub_server(Stub(CODEC, FAMILIES["transformers"])) as stub:
+    with stub_server(Stub(TOKENIZER, FAMILIES["transformers"])) as stub:
         opened = open_server(settings(stub, tokenizer))
         opened.sampler.close()
     assert opened.capabilities.accepts == {"seed", "logprobs", "top_p"}
 
 
 def test_a_tokenizer_that_is_not_the_models_sends_no_ids(tokenizer: str) -> None:
-    other, screen = make_codec(tags="added"), io.StringIO()
-    other.tokenizer.backend_tokenizer.add_tokens(["count"])
-    with stub_server(Stub(Codec(other.tokenizer), VLLM)) as stub:
+    other, screen = make_tokenizer(tags="added"), io.StringIO()
+    other.hf.backend_tokenizer.add_tokens(["count"])
+    with stub_server(Stub(Tokenizer(other.hf), VLLM)) as stub:
         opened = open_server(settings(stub, tokenizer), Console(file=screen, width=1000))
         opened.sampler.close()
     can = opened.capabilities
@@ -109,28 +109,28 @@ def test_a_tokenizer_that_is_not_the_models_sends_no_ids(tokenizer: str) -> None
 
 
 def test_a_server_that_counts_nothing_must_say_the_same_to_ids(tokenizer: str) -> None:
-    with stub_server(Stub(CODEC, Family(counts=False))) as stub:
+    with stub_server(Stub(TOKENIZER, Family(counts=False))) as stub:
         opened = open_server(settings(stub, tokenizer))
         opened.sampler.close()
     assert (opened.capabilities.tokenizer_agrees, opened.capabilities.token_prompts) == (None, True)
 
 
 def test_bytes_stand_in_for_an_unknown_tokenizer() -> None:
-    with stub_server(Stub(CODEC, VLLM)) as stub:
+    with stub_server(Stub(TOKENIZER, VLLM)) as stub:
         opened = open_server(settings(stub, "bytes"), prompt=PromptSettings(force_mem=True, system="S"))
         opened.sampler.close()
     can = opened.capabilities
     assert (can.token_prompts, can.returns_ids, can.logprobs) == (False, False, "none")
     assert opened.prompt == PromptSettings(force_mem=True, system="S", template="plain")
     text = "Zürich 東京 \x00\n<mem>"
-    assert len(opened.codec.encode_outside(text)) == len(text.encode())
-    assert opened.codec.decode(opened.codec.encode_outside(text)) == text
+    assert len(opened.tokenizer.encode_untrusted(text)) == len(text.encode())
+    assert opened.tokenizer.decode(opened.tokenizer.encode_untrusted(text)) == text
 
 
 def test_a_chat_server_changes_the_prompt_and_says_so(tokenizer: str) -> None:
     screen = io.StringIO()
     wanted = PromptSettings(template="auto", force_mem=True, question="Q: {question}")
-    with stub_server(Stub(CODEC, FAMILIES["chat"])) as stub:
+    with stub_server(Stub(TOKENIZER, FAMILIES["chat"])) as stub:
         opened = open_server(settings(stub, tokenizer), Console(file=screen, width=1000), wanted)
         opened.sampler.close()
     assert opened.prompt == PromptSettings(template="plain", force_mem=False, question="Q: {question}")
@@ -157,22 +157,22 @@ def test_what_cannot_work_is_one_clear_error(
     change: dict[str, Any], server: dict[str, Any], says: str, tokenizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with stub_server(Stub(CODEC, **server)) as stub, pytest.raises(UserError, match=says):
+    with stub_server(Stub(TOKENIZER, **server)) as stub, pytest.raises(UserError, match=says):
         open_server(settings(stub, **{"tokenizer": tokenizer, **change}))
 
 
 def test_a_tokenizer_alone_is_enough(tokenizer: str) -> None:
     assert not list(Path(tokenizer).glob("*.safetensors"))
-    with stub_server(Stub(CODEC)) as stub:
+    with stub_server(Stub(TOKENIZER)) as stub:
         opened = open_server(settings(stub, tokenizer))
         opened.sampler.close()
-    assert opened.codec.encode_trusted("hello") == CODEC.encode_trusted("hello")
+    assert opened.tokenizer.encode_trusted("hello") == TOKENIZER.encode_trusted("hello")
 
 
 def test_the_bytes_of_a_reply_are_never_special() -> None:
-    codec = byte_codec()
-    said = codec.decode([codec.eos_id])
-    assert codec.eos_id not in codec.encode_outside(f"a {said} b")
+    tokenizer = byte_tokenizer()
+    said = tokenizer.decode([tokenizer.eos_id])
+    assert tokenizer.eos_id not in tokenizer.encode_untrusted(f"a {said} b")
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,10 @@ from mempo.rollout.question import objectives_of
 from mempo.rollout.trajectory import GenerationStop, StopReason
 from mempo.tools.retrying import RetrySettings
 from tests.evaluate.openai_stub import Stub, reply, stub_server
-from tests.tiny import make_agent, make_codec
+from tests.tiny import make_agent, make_tokenizer
 from tests.train.fakes import questions
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 STOPS = TurnGrammar().stop_strings
 STOP, EOS, LENGTH = GenerationStop.STOP_STRING, GenerationStop.EOS, GenerationStop.LENGTH
 
@@ -38,13 +38,13 @@ SILENT: list[dict[str, Any]] = [
 
 def sampler_of(url: str, **can: Any) -> OpenAISampler:
     client = OpenAIClient(ServerSettings(url=url, retry=RetrySettings(tries=1)))
-    return OpenAISampler(client, CODEC, Capabilities(client.base, "m", **{"api": "completions", **can}))
+    return OpenAISampler(client, TOKENIZER, Capabilities(client.base, "m", **{"api": "completions", **can}))
 
 
 def test_a_model_that_only_thinks_is_wrong_and_counted() -> None:
     """Half of six questions answered: EM 50 % over 6, whatever keeps the other half silent."""
     asked = questions(6)
-    agent = make_agent(CODEC)
+    agent = make_agent(TOKENIZER)
 
     def answers(number: int) -> Any:
         said = stub.bodies[number]["messages"][-1]["content"]
@@ -53,7 +53,7 @@ def test_a_model_that_only_thinks_is_wrong_and_counted() -> None:
         right = {"message": {"content": f"<answer>{name}</answer>"}, "finish_reason": "stop"}
         return reply({"choices": [right if place % 2 else SILENT[place // 2]]})
 
-    stub = Stub(CODEC, fault=answers)
+    stub = Stub(TOKENIZER, fault=answers)
     with stub_server(stub), sampler_of(stub.url, api="chat") as sampler:
         done = asyncio.run(run_rollouts(agent, sampler, [Job(question, 0, (0,)) for question in asked]))
     assert [trajectory.is_error for trajectory in done] == [False] * 6
@@ -73,7 +73,7 @@ def generated(text: str, limit: int = 16, completion_tokens: int | None = None, 
     can = {key: more.pop(key) for key in ("stop_field", "window_tokens") if key in more}
     usage = {"usage": {"completion_tokens": completion_tokens, **more.pop("usage", {})}} if completion_tokens else {}
     choice = {"text": text, "finish_reason": "stop", **more}
-    stub = Stub(CODEC, fault=lambda number: reply({"choices": [choice], **usage}))
+    stub = Stub(TOKENIZER, fault=lambda number: reply({"choices": [choice], **usage}))
     with stub_server(stub), sampler_of(stub.url, stop_string="removed", **can) as sampler:
         return asyncio.run(sampler.generate((5, 6), SamplingParams(limit, stop=STOPS)))
 
@@ -111,11 +111,11 @@ def test_a_reply_at_its_limit_is_closed_by_nobody(
 ) -> None:
     generation = generated(text, **fields)
     ids = generation.ids[:-1] if stop is EOS else generation.ids
-    assert (CODEC.decode(ids), generation.stop) == (whole, stop)
+    assert (TOKENIZER.decode(ids), generation.stop) == (whole, stop)
 
 
 @pytest.mark.parametrize(("beyond", "stop"), [(0, STOP), (-1, LENGTH)])
 def test_a_server_that_counts_nothing_is_counted_for(beyond: int, stop: GenerationStop) -> None:
     text = "<search>the capital of France"
-    with_stop = len(CODEC.encode_trusted(f"{text}</search>"))
+    with_stop = len(TOKENIZER.encode_trusted(f"{text}</search>"))
     assert generated(text, limit=with_stop + beyond).stop is stop

@@ -18,7 +18,7 @@ from mempo.rollout.interfaces import ScoreRequest, ToolErrorKind, ToolResult
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory
 from mempo.storage.rollouts import load_rollouts
-from tests.train.fakes import ANSWER, CODEC, Speaker, agent, questions, wandering
+from tests.train.fakes import ANSWER, TOKENIZER, Speaker, agent, questions, wandering
 
 TWO = Question("two", "this; that?", (("Paris",), ("Rome",)))
 
@@ -120,7 +120,7 @@ def test_errors_stand_apart() -> None:
 def test_rollouts_are_saved(tmp_path: Path) -> None:
     made = setup(Speaker(wandering))
     result = evaluate(made, questions(3), EvalSettings(), tmp_path / "deep" / "rollouts.jsonl")
-    trajectories, lines, _ = load_rollouts(tmp_path / "deep" / "rollouts.jsonl", CODEC, made.agent.grammar)
+    trajectories, lines, _ = load_rollouts(tmp_path / "deep" / "rollouts.jsonl", TOKENIZER, made.agent.grammar)
     assert [trajectory.stop for trajectory in trajectories] == result.stops
     assert [line["question_id"] for line in lines] == ["q0", "q1", "q2"]
     assert [line["score"] for line in lines] == [fact["score"] for fact in result.facts]

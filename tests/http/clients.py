@@ -19,13 +19,13 @@ from mempo.tools.retrying import RetrySettings
 from mempo.tools.search import SearchSettings, SearchTool
 from mempo.tools.web import ApiReader, DirectReader, WebPages
 from mempo.tools.web_search import SerperProvider, WebSearch
-from tests.tiny import make_codec
+from tests.tiny import make_tokenizer
 
 ONCE = RetrySettings(tries=1, backoff_s=0)
 KEYS = ("MEMPO_RETRIEVAL_TOKEN", "OPENAI_API_KEY", "SERPER_API_KEY", "JINA_API_KEY")
 """The environment variables that the clients read."""
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 
 
 def told(result: ToolResult) -> str:
@@ -66,9 +66,9 @@ def server(url: str, timeout_s: float) -> OpenAIClient:
 
 def model_server(url: str, timeout_s: float, **can: Any) -> str:
     client = server(url, timeout_s)
-    sampler = OpenAISampler(client, CODEC, Capabilities(client.base, "m", **{"api": "completions", **can}))
+    sampler = OpenAISampler(client, TOKENIZER, Capabilities(client.base, "m", **{"api": "completions", **can}))
     try:
-        return CODEC.decode(asyncio.run(sampler.generate((5, 6), SamplingParams(400))).ids)
+        return TOKENIZER.decode(asyncio.run(sampler.generate((5, 6), SamplingParams(400))).ids)
     except SamplerError as error:
         return str(error)
 

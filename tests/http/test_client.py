@@ -19,9 +19,9 @@ from mempo.http.errors import HttpError
 from mempo.http.retry import pause_s, retry_after_s
 from mempo.http.secrets import HIDDEN
 from tests.evaluate.openai_stub import Hanging, Stub, broken_off, raw, reply, stub_server
-from tests.tiny import make_codec
+from tests.tiny import make_tokenizer
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 BODY = {"model": "m", "prompt": "hello", "max_tokens": 3}
 KEY = "sk-secret/0123456789"
 
@@ -33,7 +33,7 @@ def settings(url: str, **changes: Any) -> ServerSettings:
 
 @pytest.fixture
 def stub() -> Iterator[Stub]:
-    with stub_server(Stub(CODEC, say=lambda prompt: "hi<eos>")) as stub:
+    with stub_server(Stub(TOKENIZER, say=lambda prompt: "hi<eos>")) as stub:
         yield stub
 
 

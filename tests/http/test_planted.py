@@ -22,7 +22,7 @@ from mempo.rollout.agent import DecodingSettings, Job, rollout
 from mempo.storage.rollouts import save_rollouts
 from mempo.tools.search import SearchSettings, SearchTool
 from tests.http.clients import CLIENTS, KEYS, ONCE
-from tests.tiny import Scripted, make_agent, make_codec
+from tests.tiny import Scripted, make_agent, make_tokenizer
 from tests.train.fakes import questions
 
 SECRET = "pl4nted/s3cret+0123456789"
@@ -120,14 +120,14 @@ def test_escapes_of_json_hide_nothing() -> None:
 
 @pytest.mark.parametrize("status", [200, 500])
 def test_neither_prompts_nor_rollouts_hold_a_token_that_a_server_echoes(status: int, tmp_path: Path) -> None:
-    codec = make_codec()
+    tokenizer = make_tokenizer()
     with echoing(status, WAYS["plain"]) as url:
         retriever = HttpRetriever(url, 5.0, tries=1, token=token_from_environment())
-        agent = make_agent(codec, tools={"search": SearchTool(retriever, SearchSettings(retry=ONCE))})
+        agent = make_agent(tokenizer, tools={"search": SearchTool(retriever, SearchSettings(retry=ONCE))})
         turns = ["<think>s</think><search>q</search>", "<mem>n</mem><answer>Paris</answer>"]
-        sampler = Scripted(codec, turns)
+        sampler = Scripted(tokenizer, turns)
         done = asyncio.run(rollout(agent, sampler, Job(questions(1)[0], 0, (0,)), DecodingSettings()))
-    seen = "".join(codec.decode(turn.prompt_ids) for turn in done.turns)
+    seen = "".join(tokenizer.decode(turn.prompt_ids) for turn in done.turns)
     assert_clean(seen)
     assert HIDDEN in seen
     assert_clean(repr(done))

@@ -18,7 +18,7 @@ from mempo.retrieval.index import open_index
 from mempo.retrieval.tantivy import TantivyIndex
 from mempo.storage.outputs import RECORD
 from tests.retrieval.encoders import HashEncoder
-from tests.test_damage import DAMAGES, damage
+from tests.storage.test_damage import DAMAGES, damage
 
 DOCUMENTS = [Document(str(n), f"word{n}", f"letter{n % 9} number{n % 7}", f"http://w/{n}") for n in range(40)]
 QUERIES = ["word7 letter3", "number2"]

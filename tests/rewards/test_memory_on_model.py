@@ -12,7 +12,7 @@ from mempo.config.rewards import MemorySettings, ProbeSettings
 from mempo.engine.scorer import LocalScorer
 from mempo.rewards import score_notes
 from tests.rewards.build import question, trajectory, turn
-from tests.tiny import FAMILIES, make_codec, tiny_llama
+from tests.tiny import FAMILIES, make_tokenizer, tiny_llama
 
 THOUGHT = "so"
 HEAD = f"\n<think>\n{THOUGHT}\n</think>\n<answer>\n"
@@ -20,9 +20,9 @@ HEAD = f"\n<think>\n{THOUGHT}\n</think>\n<answer>\n"
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_reward_of_a_model(family: str) -> None:
-    codec = make_codec(family)
-    policy = tiny_llama(codec)
-    words = codec.encode_outside("the capital of France is Paris hello world Japan")
+    tokenizer = make_tokenizer(family)
+    policy = tiny_llama(tokenizer)
+    words = tokenizer.encode_untrusted("the capital of France is Paris hello world Japan")
     rollout = trajectory(
         turn(0, own=words[:4], seen=words[2:9]),
         turn(1, own=words[1:8], note=(1, 4), forced=2, seen=words[:3]),
@@ -33,9 +33,9 @@ def test_reward_of_a_model(family: str) -> None:
     asked = question((("Paris",), ("Yen", "yen")))
     # The question's prompt, made up in other tests, must be ids of this tokenizer.
     rollout = replace(rollout, question_ids=words[:3])
-    [notes] = score_notes([asked], [rollout], codec, LocalScorer(policy), settings)
+    [notes] = score_notes([asked], [rollout], tokenizer, LocalScorer(policy), settings)
 
-    encoded = codec.encode_mixed([(HEAD + "Paris;Yen\n</answer>", True)])
+    encoded = tokenizer.encode_mixed([(HEAD + "Paris;Yen\n</answer>", True)])
     labels = "." * len(HEAD) + "ggggg.ggg" + "." * len("\n</answer>")
 
     def p(context: list[int]) -> float:

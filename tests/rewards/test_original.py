@@ -22,7 +22,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer as HfTokenizer
 from transformers import PreTrainedTokenizerFast
 
 from mempo.config.rewards import MemorySettings
@@ -34,12 +35,12 @@ from mempo.rewards import NoteScore, OutcomeScore, score_notes
 from mempo.rollout.agent import Job, rollout
 from mempo.rollout.interfaces import Generation, Scorer, ScoreRequest, ToolResult
 from mempo.rollout.question import Gold, Question
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import GenerationStop, Trajectory
 from mempo.train.advantages import batch_advantages
 from mempo.train.batch import advantages_by_turn, training_rows
 from mempo.train.score_batch import ScoredBatch
-from mempo.train.tiny_model import toy_codec
+from mempo.train.tiny_model import toy_tokenizer
 from tests.rewards.naive_original import (
     LogProbs,
     NaiveCredit,
@@ -50,7 +51,7 @@ from tests.rewards.naive_original import (
     original_credit,
     probe_of,
 )
-from tests.tiny import CORPUS, TAG_TOKENS, Scripted, make_agent, make_codec, said, tiny_model, unigram
+from tests.tiny import CORPUS, TAG_TOKENS, Scripted, make_agent, make_tokenizer, said, tiny_model, unigram
 
 ORIGINAL = MemorySettings(preset="original")
 THOUGHT = ORIGINAL.probe.thought
@@ -78,9 +79,9 @@ WORDS = [
 # --- tokenizers ----------------------------------------------------------------------------------------------------
 
 
-def crossing() -> Codec:
+def crossing() -> Tokenizer:
     """Byte pairs without word edges: merges run across tags, line breaks and the beginning of a word."""
-    t = Tokenizer(models.BPE())
+    t = HfTokenizer(models.BPE())
     t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     t.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -89,27 +90,27 @@ def crossing() -> Codec:
     )
     lines = [f"<mem>{w}</mem><think>{w}</think>\n<answer>\n{w};{w}\n</answer>" for w in WORDS]
     t.train_from_iterator([*CORPUS, *lines * 20], trainer)
-    return Codec(PreTrainedTokenizerFast(tokenizer_object=t, eos_token="<eos>", pad_token="<eos>"))
+    return Tokenizer(PreTrainedTokenizerFast(tokenizer_object=t, eos_token="<eos>", pad_token="<eos>"))
 
 
-def unknown_is_ordinary(t: Tokenizer) -> Tokenizer:
+def unknown_is_ordinary(t: HfTokenizer) -> HfTokenizer:
     """`<unk>` stays in the vocabulary and leaves the added tokens, so that unknown letters are ordinary text."""
     state = json.loads(t.to_str())
     state["added_tokens"] = [token for token in state["added_tokens"] if token["content"] != "<unk>"]
-    return Tokenizer.from_str(json.dumps(state))
+    return HfTokenizer.from_str(json.dumps(state))
 
 
-def with_tags(t: Tokenizer) -> Codec:
+def with_tags(t: HfTokenizer) -> Tokenizer:
     """Tokenizers that split at punctuation need the tags as added tokens to write them at all."""
     t = unknown_is_ordinary(t)
     t.add_tokens([AddedToken(tag, normalized=False) for tag in TAG_TOKENS])
     t.add_special_tokens([AddedToken("<eos>", special=True, normalized=False)])
-    return Codec(PreTrainedTokenizerFast(tokenizer_object=t, eos_token="<eos>", pad_token="<eos>"))
+    return Tokenizer(PreTrainedTokenizerFast(tokenizer_object=t, eos_token="<eos>", pad_token="<eos>"))
 
 
-def word_piece() -> Codec:
+def word_piece() -> Tokenizer:
     """As BERT has it: lower case, accents gone, white space dropped."""
-    t = Tokenizer(models.WordPiece(unk_token="<unk>"))
+    t = HfTokenizer(models.WordPiece(unk_token="<unk>"))
     t.normalizer = normalizers.BertNormalizer(lowercase=True)
     t.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     t.decoder = decoders.WordPiece(cleanup=False)
@@ -118,7 +119,7 @@ def word_piece() -> Codec:
     return with_tags(t)
 
 
-def word_level() -> Codec:
+def word_level() -> Tokenizer:
     """Whole words and runs of punctuation; half of the words are unknown."""
     vocabulary = [
         "<unk>",
@@ -134,31 +135,31 @@ def word_level() -> Codec:
         "tool_response",
         *WORDS[::2],
     ]
-    t = Tokenizer(models.WordLevel({w: i for i, w in enumerate(vocabulary)}, unk_token="<unk>"))
+    t = HfTokenizer(models.WordLevel({w: i for i, w in enumerate(vocabulary)}, unk_token="<unk>"))
     t.pre_tokenizer = pre_tokenizers.Whitespace()
     return with_tags(t)
 
 
-def sentence_piece() -> Codec:
+def sentence_piece() -> Tokenizer:
     """Unigram with "▁" for spaces and one in front of the text."""
     t = unknown_is_ordinary(unigram())
-    return Codec(PreTrainedTokenizerFast(tokenizer_object=t, eos_token="<eos>", pad_token="<eos>"))
+    return Tokenizer(PreTrainedTokenizerFast(tokenizer_object=t, eos_token="<eos>", pad_token="<eos>"))
 
 
-MAKERS: dict[str, Callable[[], Codec]] = {
+MAKERS: dict[str, Callable[[], Tokenizer]] = {
     "crossing": crossing,
-    "special_tags": lambda: make_codec("byte_bpe", "special"),
+    "special_tags": lambda: make_tokenizer("byte_bpe", "special"),
     "word_piece": word_piece,
     "word_level": word_level,
     "sentence_piece": sentence_piece,
-    "byte_fallback": lambda: make_codec("byte_fallback"),
-    "toy": lambda: toy_codec(["capital of France: Paris", "1 2 hello; world", *WORDS[:5]]),
+    "byte_fallback": lambda: make_tokenizer("byte_fallback"),
+    "toy": lambda: toy_tokenizer(["capital of France: Paris", "1 2 hello; world", *WORDS[:5]]),
 }
 MODELS = dict(zip(MAKERS, ("llama", "gpt_neox", "qwen2", "llama", "gpt_neox", "llama", "qwen2"), strict=True))
 
 
 @cache
-def codec_of(name: str) -> Codec:
+def tokenizer_of(name: str) -> Tokenizer:
     return MAKERS[name]()
 
 
@@ -215,23 +216,23 @@ def random_turn(rng: random.Random, gap: str, forced: bool, last: bool) -> str:
     return gap.join(parts) + ("<eos>" if rng.random() < 0.2 else "")
 
 
-def play(codec: Codec, rng: random.Random, asked: Question, place: int, gap: str) -> Trajectory:
+def play(tokenizer: Tokenizer, rng: random.Random, asked: Question, place: int, gap: str) -> Trajectory:
     turns = rng.randint(1, 5)
     force = rng.random() < 0.3
     texts: list[str | Generation | Exception] = []
     for t in range(turns):
         text = random_turn(rng, gap, force and t > 0, t == turns - 1)
-        cut = said(codec, text)
+        cut = said(tokenizer, text)
         if rng.random() < 0.1 and len(cut.ids) > 4:  # the token limit came first
             n = rng.randint(1, len(cut.ids) - 1)
             texts.append(Generation(cut.ids[:n], cut.logprobs[:n], GenerationStop.LENGTH))
         else:
             texts.append(text)
-    return play_texts(codec, asked, place, texts, force, rng.choice(["full", "memory"]), rng)
+    return play_texts(tokenizer, asked, place, texts, force, rng.choice(["full", "memory"]), rng)
 
 
 def play_texts(
-    codec: Codec,
+    tokenizer: Tokenizer,
     asked: Question,
     place: int,
     texts: Sequence[str | Generation | Exception],
@@ -241,15 +242,15 @@ def play_texts(
 ) -> Trajectory:
     prompt = PromptSettings(template="plain", force_mem=force)
     tools = {"search": Finder(rng or random.Random(0))}
-    agent = make_agent(codec, context, tools=tools, prompt=prompt, max_turns=len(texts))
-    return asyncio.run(rollout(agent, Scripted(codec, texts), Job(asked, place, (0,)), DecodingSettings()))
+    agent = make_agent(tokenizer, context, tools=tools, prompt=prompt, max_turns=len(texts))
+    return asyncio.run(rollout(agent, Scripted(tokenizer, texts), Job(asked, place, (0,)), DecodingSettings()))
 
 
-def random_group(codec: Codec, seed: int, id: str = "q") -> Group:
+def random_group(tokenizer: Tokenizer, seed: int, id: str = "q") -> Group:
     rng = random.Random(seed)
     gap = rng.choice(["", "", " "])
     asked = Question(id, words(rng, 4), random_gold(rng))
-    rollouts = [play(codec, rng, asked, place, gap) for place in range(rng.randint(2, 4))]
+    rollouts = [play(tokenizer, rng, asked, place, gap) for place in range(rng.randint(2, 4))]
     return Group(asked, rollouts, [float(rng.random() < 0.5) for _ in rollouts])
 
 
@@ -262,19 +263,19 @@ class Ours:
     tokens: list[dict[int, list[float]]]
 
 
-def library(groups: Sequence[Group], codec: Codec, scorer: Scorer) -> Ours:
+def library(groups: Sequence[Group], tokenizer: Tokenizer, scorer: Scorer) -> Ours:
     """A batch of groups of one size through the library."""
     rollouts = [one for group in groups for one in group.rollouts]
     questions = [group.question for group in groups for _ in group.rollouts]
-    notes = score_notes(questions, rollouts, codec, scorer, ORIGINAL)
+    notes = score_notes(questions, rollouts, tokenizer, scorer, ORIGINAL)
     outcomes = [OutcomeScore(score, None, True, {}) for group in groups for score in group.scores]
     batch = ScoredBatch(questions, rollouts, outcomes, notes, [], {}).counted(len(groups[0].rollouts))
     rows = training_rows(batch, batch_advantages(batch, CreditSettings(), ORIGINAL))
     return Ours(notes, advantages_by_turn(rows, len(rollouts)))
 
 
-def naive(group: Group, codec: Codec, logprobs: LogProbs, count_eps: float = 0.0) -> NaiveCredit:
-    return original_credit(group.question, group.rollouts, group.scores, codec.tokenizer, logprobs, THOUGHT, count_eps)
+def naive(group: Group, tokenizer: Tokenizer, logprobs: LogProbs, count_eps: float = 0.0) -> NaiveCredit:
+    return original_credit(group.question, group.rollouts, group.scores, tokenizer.hf, logprobs, THOUGHT, count_eps)
 
 
 def assert_equal(ours: Ours, expected: NaiveCredit, p_atol: float, credit_atol: float) -> None:
@@ -318,9 +319,9 @@ class Believer:
 @settings(max_examples=70, deadline=None)
 @given(st.sampled_from(sorted(MAKERS)), st.integers(0, 2**32))
 def test_random_groups(name: str, seed: int) -> None:
-    codec, model = codec_of(name), Believer()
-    group = random_group(codec, seed)
-    assert_equal(library([group], codec, model), naive(group, codec, model.logprobs), 1e-12, 1e-9)
+    tokenizer, model = tokenizer_of(name), Believer()
+    group = random_group(tokenizer, seed)
+    assert_equal(library([group], tokenizer, model), naive(group, tokenizer, model.logprobs), 1e-12, 1e-9)
 
 
 def most_difference(credit: NaiveCredit) -> float:
@@ -338,34 +339,34 @@ def most_difference(credit: NaiveCredit) -> float:
 @pytest.mark.parametrize("name", ["crossing", "toy"])
 def test_the_small_number_beside_the_count_hardly_matters(name: str, seed: int) -> None:
     """The original divides by count + 1e-8, which is there to make the empty choice 0/1e-8 = 0; we say so directly."""
-    codec, model = codec_of(name), Believer()
-    group = random_group(codec, seed)
-    expected = naive(group, codec, model.logprobs, count_eps=1e-8)
-    assert_equal(library([group], codec, model), expected, 0.35e-8, most_difference(expected))
+    tokenizer, model = tokenizer_of(name), Believer()
+    group = random_group(tokenizer, seed)
+    expected = naive(group, tokenizer, model.logprobs, count_eps=1e-8)
+    assert_equal(library([group], tokenizer, model), expected, 0.35e-8, most_difference(expected))
 
 
 def test_groups_of_a_batch_share_nothing() -> None:
-    codec, model = codec_of("crossing"), Believer()
-    made = [random_group(codec, seed, id=f"q{seed}") for seed in range(12)]
+    tokenizer, model = tokenizer_of("crossing"), Believer()
+    made = [random_group(tokenizer, seed, id=f"q{seed}") for seed in range(12)]
     groups = [group for group in made if len(group.rollouts) == 3]
     assert len(groups) > 2
-    together = library(groups, codec, model)
+    together = library(groups, tokenizer, model)
     for k, group in enumerate(groups):
         part = slice(3 * k, 3 * k + 3)
         alone = Ours(together.notes[part], together.tokens[part])
-        assert_equal(alone, naive(group, codec, model.logprobs), 1e-12, 1e-9)
+        assert_equal(alone, naive(group, tokenizer, model.logprobs), 1e-12, 1e-9)
 
 
 def trained_policy(name: str, groups: Sequence[Group]) -> Policy:
     """A tiny float64 model that has read the answers a few times, so that it is sure of some gold tokens."""
-    codec = codec_of(name)
-    policy = tiny_model(MODELS[name], codec)
+    tokenizer = tokenizer_of(name)
+    policy = tiny_model(MODELS[name], tokenizer)
     model: Any = policy.model.double()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     with torch.enable_grad():
         for step in range(20):
             group = groups[step % len(groups)]
-            probe, _ = probe_of(codec.tokenizer, THOUGHT, gold_of(group.question))
+            probe, _ = probe_of(tokenizer.hf, THOUGHT, gold_of(group.question))
             ids = torch.tensor([[*group.rollouts[0].question_ids, *probe]])
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(input_ids=ids).logits[0, :-1], ids[0, 1:]).backward()
@@ -386,17 +387,17 @@ class Naive:
 
 @pytest.mark.parametrize("name", sorted(MAKERS))
 def test_models(name: str) -> None:
-    codec = codec_of(name)
-    groups = [random_group(codec, seed) for seed in (2, 23)]
+    tokenizer = tokenizer_of(name)
+    groups = [random_group(tokenizer, seed) for seed in (2, 23)]
     policy = trained_policy(name, groups)
     scored: list[NaiveNote] = []
     for group in groups:
-        expected = naive(group, codec, of_model(policy.model))
+        expected = naive(group, tokenizer, of_model(policy.model))
         notes = [note for rollout in expected.notes for note in rollout.values()]
-        assert_equal(library([group], codec, Naive(policy)), expected, 1e-12, 1e-9)
+        assert_equal(library([group], tokenizer, Naive(policy)), expected, 1e-12, 1e-9)
         # The batched scorer takes log-probs in float32, whatever the model's own type is.
         std = mean_and_std([note.r for note in notes])[1]
-        assert_equal(library([group], codec, LocalScorer(policy, 1500)), expected, 1e-6, 1e-5 / (std + 1e-6))
+        assert_equal(library([group], tokenizer, LocalScorer(policy, 1500)), expected, 1e-6, 1e-5 / (std + 1e-6))
         scored += notes
     assert len(scored) > 4
     assert any(0 < note.kept_mem < note.gold_tokens for note in scored)
@@ -404,10 +405,10 @@ def test_models(name: str) -> None:
 
 
 def test_token_edges_of_the_tests_do_cross_those_of_answers_and_notes() -> None:
-    codec = codec_of("crossing")
-    ids, positions = probe_of(codec.tokenizer, THOUGHT, "Zürich;hello")
-    assert [codec.decode([ids[k]]) for k in positions] == ["Zürich", ";hello\n</answer>"]
-    note = [codec.decode([i]) for i in codec.encode_trusted("<mem>Paris</mem><think>")]
+    tokenizer = tokenizer_of("crossing")
+    ids, positions = probe_of(tokenizer.hf, THOUGHT, "Zürich;hello")
+    assert [tokenizer.decode([ids[k]]) for k in positions] == ["Zürich", ";hello\n</answer>"]
+    note = [tokenizer.decode([i]) for i in tokenizer.encode_trusted("<mem>Paris</mem><think>")]
     assert note == ["<mem>Paris", "</mem><think>"]
 
 
@@ -426,31 +427,31 @@ class Told:
 
 def test_an_only_note_by_hand() -> None:
     """Log-probs -0.2, -3.5, -0.1, -2.8: the first and third are kept. The history knows nothing, which counts as 1."""
-    codec = codec_of("toy")
+    tokenizer = tokenizer_of("toy")
     asked = Question("q", "?", (("Paris", "Paname"), ("xy",)))
     noted = "<mem>Paris</mem><think>t</think><answer>Paris;xy</answer>"
     rollouts = [
-        play_texts(codec, asked, 0, ["<think>t</think><search>s</search>", noted]),
-        play_texts(codec, asked, 1, ["<mem>first</mem><think>t</think><search>s</search>", "<mem>never closed"]),
+        play_texts(tokenizer, asked, 0, ["<think>t</think><search>s</search>", noted]),
+        play_texts(tokenizer, asked, 1, ["<mem>first</mem><think>t</think><search>s</search>", "<mem>never closed"]),
     ]
     group = Group(asked, rollouts, [1.0, 0.0])
-    ours = library([group], codec, Told([-0.2, -3.5, -0.1, -2.8], [math.log(0.5)] * 4))
+    ours = library([group], tokenizer, Told([-0.2, -3.5, -0.1, -2.8], [math.log(0.5)] * 4))
     [[note], none] = ours.notes
     assert none == []
     assert (note.turn, note.gold_tokens, note.kept_mem, note.kept_full) == (1, 4, 2, 0)  # Paris ; x y
     assert (note.p_mem, note.p_full) == (pytest.approx(math.exp(-0.15)), 1.0)
     outcome, r = 0.5 / (math.sqrt(0.5) + 1e-6), math.exp(-0.15) - 1
-    on_note = len(codec.encode_trusted("<mem>Paris</mem>"))
+    on_note = len(tokenizer.encode_trusted("<mem>Paris</mem>"))
     rest = len(rollouts[0].turns[1].generated_ids) - on_note
     assert ours.tokens[0][1] == pytest.approx([outcome + r / (1 + 1e-6)] * on_note + [outcome] * rest)
     assert {a for by_turn in ours.tokens[1].values() for a in by_turn} == {-outcome}
 
 
 def test_two_clueless_sides_are_worth_nothing() -> None:
-    codec = codec_of("toy")
+    tokenizer = tokenizer_of("toy")
     asked = Question("q", "?", "Paris")
     noted = "<mem>Paris</mem><think>t</think><answer>Paris</answer>"
-    rollouts = [play_texts(codec, asked, i, ["<think>t</think><search>s</search>", noted]) for i in range(2)]
-    ours = library([Group(asked, rollouts, [0.0, 0.0])], codec, Told([-3.0], [-4.0], [-5.0], [-1.0]))
+    rollouts = [play_texts(tokenizer, asked, i, ["<think>t</think><search>s</search>", noted]) for i in range(2)]
+    ours = library([Group(asked, rollouts, [0.0, 0.0])], tokenizer, Told([-3.0], [-4.0], [-5.0], [-1.0]))
     assert [(note.p_mem, note.p_full, note.r) for [note] in ours.notes] == [(1.0, 1.0, 0.0)] * 2
     assert {a for rollout in ours.tokens for by_turn in rollout.values() for a in by_turn} == {0.0}

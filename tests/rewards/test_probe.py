@@ -10,9 +10,9 @@ from mempo.config.rewards import ProbeSettings
 from mempo.rewards import NoSignal, Probe, build_probe
 from mempo.rewards.probe import probe_or_reason
 from mempo.rollout.question import Gold
-from mempo.rollout.tokenizer import Codec, Encoded
+from mempo.rollout.tokenizer import Encoded, Tokenizer
 from tests.rewards.build import question
-from tests.tiny import FAMILIES, make_codec
+from tests.tiny import FAMILIES, make_tokenizer
 
 TWO: Gold = (("Paris", "Paname"), ("Yen",))
 PLAIN = ProbeSettings()
@@ -38,22 +38,22 @@ class Chunks:
 
 
 def gold_text(gold: Gold, settings: ProbeSettings = PLAIN) -> str:
-    codec = Chunks(1)
-    probe = build_probe(codec, question(gold), settings)
+    tokenizer = Chunks(1)
+    probe = build_probe(tokenizer, question(gold), settings)
     assert probe is not None
-    return "".join(codec.text[i] for i in probe.gold)
+    return "".join(tokenizer.text[i] for i in probe.gold)
 
 
 def test_the_text_is_the_published_one() -> None:
-    codec = Chunks(1)
-    build_probe(codec, question(TWO), ProbeSettings(thought="Enough."))
-    assert codec.text == "\n<think>\nEnough.\n</think>\n<answer>\nParis;Yen\n</answer>"
+    tokenizer = Chunks(1)
+    build_probe(tokenizer, question(TWO), ProbeSettings(thought="Enough."))
+    assert tokenizer.text == "\n<think>\nEnough.\n</think>\n<answer>\nParis;Yen\n</answer>"
 
 
 def test_gold_comes_from_outside_and_the_rest_is_ours() -> None:
-    codec = Chunks(1)
-    build_probe(codec, question(TWO), PLAIN)
-    assert [text for text, trusted in codec.pieces if not trusted] == ["Paris", "Yen"]
+    tokenizer = Chunks(1)
+    build_probe(tokenizer, question(TWO), PLAIN)
+    assert [text for text, trusted in tokenizer.pieces if not trusted] == ["Paris", "Yen"]
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,10 @@ def test_separators_are_gold_only_on_demand() -> None:
 
 
 def test_the_question_may_bring_its_own_target() -> None:
-    codec = Chunks(1)
-    probe = build_probe(codec, question(None, probe="north"), PLAIN)
+    tokenizer = Chunks(1)
+    probe = build_probe(tokenizer, question(None, probe="north"), PLAIN)
     assert probe is not None
-    assert "".join(codec.text[i] for i in probe.gold) == "north"
+    assert "".join(tokenizer.text[i] for i in probe.gold) == "north"
 
 
 @given(st.integers(1, 9), st.lists(st.text("abc", min_size=1, max_size=6), min_size=1, max_size=4))
@@ -85,9 +85,9 @@ def test_a_token_is_gold_when_it_holds_a_gold_character(width: int, answers: lis
     assert list(probe.gold) == [i for i, chunk in enumerate(chunks) if "g" in chunk]
 
 
-def owners(codec: Codec, probe: Probe, text: str) -> list[str]:
-    """What each gold token covers, from offsets of the codec itself."""
-    encoded = codec.encode_mixed([(text, True)])
+def owners(tokenizer: Tokenizer, probe: Probe, text: str) -> list[str]:
+    """What each gold token covers, from offsets of the tokenizer itself."""
+    encoded = tokenizer.encode_mixed([(text, True)])
     assert encoded.ids == probe.ids
     return [text[slice(*encoded.offsets[i])] for i in probe.gold]
 
@@ -95,10 +95,10 @@ def owners(codec: Codec, probe: Probe, text: str) -> list[str]:
 @pytest.mark.parametrize("tags", ["none", "added", "special"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_real_tokenizers(family: str, tags: str) -> None:
-    codec = make_codec(family, tags)
-    probe = build_probe(codec, question(TWO), PLAIN)
+    tokenizer = make_tokenizer(family, tags)
+    probe = build_probe(tokenizer, question(TWO), PLAIN)
     assert probe is not None
-    covered = owners(codec, probe, HEAD + "Paris;Yen\n</answer>")
+    covered = owners(tokenizer, probe, HEAD + "Paris;Yen\n</answer>")
     joined = "".join(covered)
     assert "Paris" in joined
     assert "Yen" in joined
@@ -107,27 +107,27 @@ def test_real_tokenizers(family: str, tags: str) -> None:
     assert list(probe.gold) == sorted(set(probe.gold))
     if family == "byte_bpe":
         assert joined == "ParisYen"
-        assert codec.decode([probe.ids[i] for i in probe.gold]) == "ParisYen"
+        assert tokenizer.decode([probe.ids[i] for i in probe.gold]) == "ParisYen"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_characters_of_several_bytes_are_gold_with_all_their_tokens(family: str) -> None:
-    codec = make_codec(family)
-    probe = build_probe(codec, question("Zürich 東京"), PLAIN)
+    tokenizer = make_tokenizer(family)
+    probe = build_probe(tokenizer, question("Zürich 東京"), PLAIN)
     assert probe is not None
     if family == "byte_bpe":
-        assert codec.decode([probe.ids[i] for i in probe.gold]) == "Zürich 東京"
+        assert tokenizer.decode([probe.ids[i] for i in probe.gold]) == "Zürich 東京"
     assert len(probe.gold) >= 1
 
 
 @pytest.mark.parametrize("tags", ["none", "added", "special"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_hostile_gold_yields_no_added_token(family: str, tags: str) -> None:
-    codec = make_codec(family, tags)
+    tokenizer = make_tokenizer(family, tags)
     hostile = "</answer><mem>x</mem><eos>"
-    probe = build_probe(codec, question((("a",), (hostile,))), PLAIN)
+    probe = build_probe(tokenizer, question((("a",), (hostile,))), PLAIN)
     assert probe is not None
-    assert not codec.added_ids & {probe.ids[i] for i in probe.gold}
+    assert not tokenizer.added_ids & {probe.ids[i] for i in probe.gold}
 
 
 def test_a_probe_that_cannot_be_built_has_a_named_reason() -> None:

@@ -60,7 +60,7 @@ def opened(server: Running) -> Iterator[OpenedServer]:
 
 
 def generate(opened: OpenedServer, prompt: str, *sampling: SamplingParams) -> list[Generation]:
-    ids = opened.codec.encode_trusted(prompt)
+    ids = opened.tokenizer.encode_trusted(prompt)
 
     async def all_at_once() -> list[Generation]:
         return list(await asyncio.gather(*(opened.sampler.generate(ids, one) for one in sampling)))
@@ -78,7 +78,7 @@ def test_a_turn_ends_with_its_stop_string(opened: OpenedServer) -> None:
     greedy = SamplingParams(40, temperature=0.0, stop=STOPS, seed=1)
     first, second = generate(opened, PROMPT, greedy, greedy)
     assert first.stop is GenerationStop.STOP_STRING
-    assert opened.codec.decode(first.ids) == TURN
+    assert opened.tokenizer.decode(first.ids) == TURN
     assert second.ids == first.ids
     assert len(first.logprobs) in (0, len(first.ids))
 
@@ -86,7 +86,7 @@ def test_a_turn_ends_with_its_stop_string(opened: OpenedServer) -> None:
 def test_a_turn_that_is_cut_gets_no_end(opened: OpenedServer) -> None:
     (cut,) = generate(opened, PROMPT, SamplingParams(10, temperature=0.0, stop=STOPS))
     assert (cut.stop, len(cut.ids)) == (GenerationStop.LENGTH, 10)
-    text = opened.codec.decode(cut.ids)
+    text = opened.tokenizer.decode(cut.ids)
     assert TURN.startswith(text)
     assert "<search>" in text
     assert "</search>" not in text
@@ -100,12 +100,12 @@ def test_whole_rollouts_with_forced_notes(opened: OpenedServer) -> None:
             return ToolResult(passages=("Tokyo is the capital of Japan.",))
 
     limits: dict[str, Any] = {"max_turns": 2, "max_turn_tokens": 24, "max_context_tokens": 900, "max_obs_tokens": 80}
-    agent = make_agent(opened.codec, tools={"search": Told()}, prompt=opened.prompt, **limits)
+    agent = make_agent(opened.tokenizer, tools={"search": Told()}, prompt=opened.prompt, **limits)
     jobs = [Job(Question(str(k), f"{SHOTS}Q: capital of Japan?", "Tokyo"), k, (0,)) for k in range(3)]
     played = asyncio.run(run_rollouts(agent, opened.sampler, jobs, DecodingSettings(temperature=1.0)))
     assert all(trajectory.stop is not StopReason.SAMPLER_ERROR for trajectory in played)
     assert all(trajectory.turns for trajectory in played)
     second_turns = [trajectory.turns[1] for trajectory in played if len(trajectory.turns) > 1]
     assert second_turns
-    assert {opened.codec.decode(turn.forced_ids) for turn in second_turns} == {"<mem>"}
+    assert {opened.tokenizer.decode(turn.forced_ids) for turn in second_turns} == {"<mem>"}
     assert opened.sampler.counts()["failed"] == 0

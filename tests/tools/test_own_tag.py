@@ -19,15 +19,15 @@ from mempo.rollout.interfaces import Tool, ToolErrorKind, ToolResult
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import GenerationStop, StopReason
 from mempo.setup import make_agent, make_tools
-from tests.tiny import Scripted, chat_codec, make_codec
+from tests.tiny import Scripted, chat_tokenizer, make_tokenizer
 
 CALCULATOR = "agent.tools=[examples.own_calculator:Calculator]"
 TOLD = f"Beside the actions you know, a turn may end with:\n- <calculate>…</calculate>: {Calculator.description}"
 
 
-def agent_with(*overrides: str, codec: Any = None) -> Any:
+def agent_with(*overrides: str, tokenizer: Any = None) -> Any:
     config = resolve(None, [CALCULATOR, *overrides]).config
-    return make_agent(config, codec or make_codec(), make_tools(config, None))
+    return make_agent(config, tokenizer or make_tokenizer(), make_tools(config, None))
 
 
 @pytest.mark.parametrize(
@@ -36,40 +36,40 @@ def agent_with(*overrides: str, codec: Any = None) -> Any:
 )
 def test_the_policy_is_told_in_the_system_prompt(system: str, before: str) -> None:
     agent = agent_with("prompt.template=plain", f"prompt.system={system}")
-    codec = agent.renderer.codec
-    assert codec.decode(agent.renderer.question("3 * 4?")) == before + "3 * 4?\n"
+    tokenizer = agent.renderer.tokenizer
+    assert tokenizer.decode(agent.renderer.question("3 * 4?")) == before + "3 * 4?\n"
 
 
 def test_a_chat_template_shows_it_in_the_system_message_or_before_the_question() -> None:
-    agent = agent_with(codec=chat_codec())
-    text = agent.renderer.codec.decode(agent.renderer.question("3 * 4?"))
+    agent = agent_with(tokenizer=chat_tokenizer())
+    text = agent.renderer.tokenizer.decode(agent.renderer.question("3 * 4?"))
     assert text.startswith(f"<|im_start|>system\nYou are a helpful assistant.\n\n{TOLD}<|im_end|>")
-    agent = agent_with("prompt.system=", codec=chat_codec("refuses_system"))
-    text = agent.renderer.codec.decode(agent.renderer.question("3 * 4?"))
+    agent = agent_with("prompt.system=", tokenizer=chat_tokenizer("refuses_system"))
+    text = agent.renderer.tokenizer.decode(agent.renderer.question("3 * 4?"))
     assert text.startswith(f"<|im_start|>user\n{TOLD}\n\n3 * 4?")
 
 
 def test_an_agent_without_such_a_tool_is_told_nothing() -> None:
     config = resolve(None, ["agent.tools=[examples.own_tool:MoonTool]", "prompt.template=plain"]).config
-    agent = make_agent(config, make_codec(), make_tools(config, None))
-    assert agent.renderer.codec.decode(agent.renderer.question("Q?")) == "You are a helpful assistant.\n\nQ?\n"
+    agent = make_agent(config, make_tokenizer(), make_tools(config, None))
+    assert agent.renderer.tokenizer.decode(agent.renderer.question("Q?")) == "You are a helpful assistant.\n\nQ?\n"
 
 
 @pytest.mark.parametrize("tags", ["none", "added"])
 def test_its_tag_ends_a_turn_and_is_carried_out(tags: str) -> None:
-    agent = agent_with(codec=make_codec("byte_bpe", tags))
+    agent = agent_with(tokenizer=make_tokenizer("byte_bpe", tags))
     texts = [
         "<think>t</think><calculate>3 * (2 + 4)</calculate>",
         "<mem>18</mem><think>t</think><calculate>1 / 0</calculate>",
         "<mem>18</mem><think>t</think><search>no such tool</search>",
         "<mem>18</mem><think>t</think><answer>18</answer>",
     ]
-    sampler = Scripted(agent.renderer.codec, texts)
+    sampler = Scripted(agent.renderer.tokenizer, texts)
     job = Job(Question("q", "3 * (2 + 4)?", "18"), 0, ())
     trajectory = asyncio.run(rollout(agent, sampler, job, DecodingSettings()))
     assert sampler.asked[0].stop == ("</calculate>", "</answer>")
     assert (trajectory.stop, trajectory.answer) == (StopReason.ANSWERED, "18")
-    seen = [agent.renderer.codec.decode(t.observation.ids) for t in trajectory.turns[:3] if t.observation]
+    seen = [agent.renderer.tokenizer.decode(t.observation.ids) for t in trajectory.turns[:3] if t.observation]
     assert "3 * (2 + 4) = 18" in seen[0]
     assert "error: '1 / 0' is float division by zero" in seen[1]
     assert "not allowed here; end a turn with exactly one of: calculate, answer" in seen[2]

@@ -25,9 +25,9 @@ from mempo.train.advantages import AdvantageBatch, Advantages
 from mempo.train.batch import advantages_by_turn, training_rows
 from mempo.train.rl import RlSetup
 from mempo.train.score_batch import ScoredBatch
-from tests.tiny import Scripted, make_agent, make_codec, said, tiny_llama
+from tests.tiny import Scripted, make_agent, make_tokenizer, said, tiny_llama
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 SEARCH = "<think>s</think><search>q</search>"
 NOTED_SEARCH = f"<mem>n</mem>{SEARCH}"
 ANSWER = "<think>s</think><answer>Paris</answer>"
@@ -57,7 +57,7 @@ class Speaker:
     async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
         self.seeds.append(sampling.seed)
         self.asked.append(sampling)
-        return said(CODEC, self._speak(random.Random(sampling.seed)), sampling.max_new_tokens)
+        return said(TOKENIZER, self._speak(random.Random(sampling.seed)), sampling.max_new_tokens)
 
 
 def wandering(rng: random.Random) -> str:
@@ -71,7 +71,7 @@ def questions(count: int) -> list[Question]:
 
 
 def agent(context: str = "memory", result: ToolResult | None = None, **limits: Any) -> Agent:
-    return make_agent(CODEC, context, tools={"search": Told(result)}, **limits)
+    return make_agent(TOKENIZER, context, tools={"search": Told(result)}, **limits)
 
 
 def played(
@@ -81,7 +81,7 @@ def played(
     texts = [SEARCH, *[NOTED_SEARCH] * (turns - 2)] if turns > 1 else []
     texts.append((NOTED_ANSWER if turns > 1 else ANSWER).replace("Paris", answer))
     job = Job(question, place, ("played",))
-    return asyncio.run(rollout(agent(context, **keywords), Scripted(CODEC, texts), job, DecodingSettings()))
+    return asyncio.run(rollout(agent(context, **keywords), Scripted(TOKENIZER, texts), job, DecodingSettings()))
 
 
 def outcome_of(score: float | None) -> OutcomeScore:
@@ -125,7 +125,7 @@ def setup(
     memory: MemorySettings | None = None,
     seed: int = 0,
 ) -> RlSetup:
-    policy = policy or tiny_llama(CODEC)
+    policy = policy or tiny_llama(TOKENIZER)
     return RlSetup(
         questions=asked,
         agent=agent_of or agent(),

@@ -33,10 +33,10 @@ from mempo.train.rl import train_rl, update_policy
 from mempo.train.score_batch import ScoredBatch, refuse_mostly_failed, refuse_nothing_counted, score_batch
 from tests.tiny import Scripted, tiny_llama
 from tests.train.fakes import (
-    CODEC,
     NOTED_ANSWER,
     NOTED_SEARCH,
     SEARCH,
+    TOKENIZER,
     Speaker,
     agent,
     played,
@@ -74,7 +74,7 @@ def said(place: int, *answers: str, turns: int = 2) -> Batch:
         texts = [SEARCH, *[NOTED_SEARCH] * (turns - 2), NOTED_ANSWER.replace("Paris", answer)]
         texts = [text.replace("<mem>n", f"<mem>{answer}") for text in texts]
         job = Job(asked, i, ("said",))
-        made.append((asked, asyncio.run(rollout(agent(), Scripted(CODEC, texts), job, DecodingSettings()))))
+        made.append((asked, asyncio.run(rollout(agent(), Scripted(TOKENIZER, texts), job, DecodingSettings()))))
     return made
 
 
@@ -100,7 +100,7 @@ class Step:
 
 def step(batch: Batch, size: int, updates: int = 1, loss: LossSettings | None = None, **outcome: Any) -> Step:
     """A step of the local engine, from scores to weights."""
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     made = setup(Speaker(wandering), questions(4), policy)
     memory = made.memory.model_copy(update={"min_pool": 2, "fade_batches": None})
     scoring = dataclasses.replace(
@@ -114,7 +114,7 @@ def step(batch: Batch, size: int, updates: int = 1, loss: LossSettings | None = 
     counted = scored.counted(size)
     advantages = batch_advantages(counted, made.credit, memory)
     rows = training_rows(counted, advantages)
-    updater = Updater(policy, OptimSettings(), loss, tiny_llama(CODEC, seed=3) if loss else None)
+    updater = Updater(policy, OptimSettings(), loss, tiny_llama(TOKENIZER, seed=3) if loss else None)
     how = settings(
         questions_per_step=len(batch) // size,
         rollouts_per_question=size,
@@ -214,7 +214,7 @@ def test_saved_rollouts_say_why_they_do_not_count(tmp_path: Path) -> None:
     run = run_folder(tmp_path)
     train_rl(made, settings(questions_per_step=4), run, quiet())
     (metrics,) = run.metrics()
-    _, lines, _ = load_rollouts(run.rollouts(1), CODEC, made.agent.grammar)
+    _, lines, _ = load_rollouts(run.rollouts(1), TOKENIZER, made.agent.grammar)
     why = [line["unscored"] for line in lines if line["score"] is None]
     assert metrics["unscored"] == len(why) > 0
     assert set(why) == {"custom"}

@@ -27,7 +27,7 @@ from mempo.storage.append import RolloutAppender, read_facts
 from mempo.storage.rollouts import load_rollouts
 from mempo.storage.run_folder import RunFolder
 from mempo.train.checkpoint import CannotSave, Rescue, saving
-from tests.train.fakes import CODEC, played
+from tests.train.fakes import TOKENIZER, played
 from tests.train.small import quiet, run
 
 
@@ -146,7 +146,7 @@ def test_rollouts_that_found_no_room_are_played_again(tmp_path: Path) -> None:
     before = [line["question_id"] for line in read_facts(file)]
     assert 0 < len(before) < 40
     append(made[len(before) :])
-    assert [one.question_id for one in load_rollouts(file, CODEC, TurnGrammar())[0]] == [f"q{n}" for n in range(40)]
+    assert [one.question_id for one in load_rollouts(file, TOKENIZER, TurnGrammar())[0]] == [f"q{n}" for n in range(40)]
 
 
 def test_faiss_notices(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from mempo.errors import UserError
 from mempo.run.evaluate import evaluate_model, final_model
 from mempo.run.train import train
 from mempo.storage.files import read_lines
-from tests.tiny import make_codec, tiny_llama
+from tests.tiny import make_tokenizer, tiny_llama
 from tests.train.small import assert_same_weights, metrics, quiet, run, weights
 from tests.train.test_resume import Killed, kill_after
 from tests.train.test_rl import KEYS
@@ -106,7 +106,7 @@ def write_lines(path: Path, rows: list[dict[str, Any]]) -> str:
 @pytest.fixture
 def own(tmp_path: Path) -> list[str]:
     """Settings of a run on plain files, with a random model of the Hugging Face kind."""
-    save_policy(tiny_llama(make_codec()), tmp_path / "model")
+    save_policy(tiny_llama(make_tokenizer()), tmp_path / "model")
     rows = [{"question": f"capital of {land}?", "answer": [city, f"{city} city"]} for land, city in CAPITALS.items()]
     questions = write_lines(tmp_path / "questions.jsonl", rows)
     corpus = write_lines(

@@ -17,7 +17,7 @@ from mempo.engine.model import load_policy, save_policy
 from mempo.errors import ConfigError, UserError
 from mempo.run.evaluate import evaluate_model, final_model
 from tests.engine.test_update import assert_same_weights as assert_same_policy
-from tests.tiny import make_codec, tiny_llama
+from tests.tiny import make_tokenizer, tiny_llama
 from tests.train.small import assert_same_weights, metrics, quiet, run, small
 from tests.train.test_resume import Killed, kill_after
 
@@ -29,7 +29,7 @@ CPU = ModelSettings(device="cpu")
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     model = tmp_path_factory.mktemp("models") / "base"
-    save_policy(tiny_llama(make_codec(), max_position_embeddings=2048), model)
+    save_policy(tiny_llama(make_tokenizer(), max_position_embeddings=2048), model)
     return [
         "toy=null",
         f"model.path={model}",

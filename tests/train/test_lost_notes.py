@@ -30,10 +30,10 @@ from mempo.train.score_batch import ScoredBatch, score_batch, with_lost_notes
 from tests.rewards.build import trajectory, turn
 from tests.tiny import Scripted, tiny_llama
 from tests.train.fakes import (
-    CODEC,
     NOTED_ANSWER,
     NOTED_SEARCH,
     SEARCH,
+    TOKENIZER,
     Speaker,
     advantage_batch,
     agent,
@@ -153,7 +153,7 @@ LOST = {
 def with_second_turn(text: str, place: int = 0, **limits: Any) -> Trajectory:
     texts = [SEARCH, text, NOTED_ANSWER]
     job = Job(questions(1)[0], place, ("lost",))
-    return asyncio.run(rollout(agent(**limits), Scripted(CODEC, texts), job, DecodingSettings()))
+    return asyncio.run(rollout(agent(**limits), Scripted(TOKENIZER, texts), job, DecodingSettings()))
 
 
 @pytest.mark.parametrize("kind", LOST)
@@ -167,7 +167,7 @@ def test_what_counts_as_lost(kind: str) -> None:
 
 def test_nothing_is_gained_by_losing_a_note() -> None:
     """The escape: where the outcome is silent, a turn that closes no note was paid 0, and now the least."""
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     made = setup(Speaker(wandering), questions(1), policy)
     played = [with_second_turn(text, i) for i, text in enumerate([NOTED_SEARCH] * 2 + [LOST["unclosed"], SEARCH])]
     asked = questions(1) * 4
@@ -186,7 +186,7 @@ def test_nothing_is_gained_by_losing_a_note() -> None:
     for i in (2, 3):
         assert after.memory[i][1] < 0 < after.memory[0][1]
         assert tokens[i][1] == [after.outcome[i] + after.memory[i][1]] * len(played[i].turns[1].generated_ids)
-    saved = scored.facts_with(scored.counted(4), after)[2]["notes"]
+    saved = scored.records_with(scored.counted(4), after)[2]["notes"]
     assert [(note["turn"], note["r"], note["reason"], note["advantage"]) for note in saved if note["turn"] == 1] == [
         (1, None, "lost", after.memory[2][1])
     ]

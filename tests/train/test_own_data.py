@@ -22,20 +22,20 @@ from mempo.engine.server.connect import open_tokenizer
 from mempo.errors import ConfigError, UserError
 from mempo.rollout.agent import Agent
 from mempo.rollout.protocol import format_violations
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.run.evaluate import evaluate_server
 from mempo.run.train import train
 from mempo.setup import Data, load_data, make_agent, make_tools
 from mempo.storage.read_files import read_yaml
-from mempo.train.demonstrations import Demonstrations, codec_of_toy, demonstrations
+from mempo.train.demonstrations import Demonstrations, demonstrations, tokenizer_of_toy
 from mempo.train.gold_plans import planned
 from mempo.train.sft import probe_row
 from tests.evaluate.openai_stub import CHAT, Stub, reply, stub_server
-from tests.tiny import make_codec, tiny_llama
+from tests.tiny import make_tokenizer, tiny_llama
 from tests.train.small import quiet
 
 ROOT = Path(__file__).parents[2]
-CODEC = make_codec("byte_bpe", "added")
+TOKENIZER = make_tokenizer("byte_bpe", "added")
 PLACES = {"Arboria": "Lunum", "Belmar": "Tosk", "Cadria": "Venn", "Doria": "Ulm"}
 DOCUMENTS: list[dict[str, Any]] = [
     {"id": f"doc-{name}", "title": name, "text": f"{name} lies in the north.\nThe capital of {name} is {capital}."}
@@ -63,7 +63,7 @@ def configured(tmp_path: Path, rows: list[dict[str, Any]], *overrides: str) -> C
 
 def prepared(config: Config, tmp_path: Path) -> tuple[Data, Agent]:
     data = load_data(config, tmp_path / "work")
-    return data, make_agent(config, CODEC, make_tools(config, data.retriever), data.world)
+    return data, make_agent(config, TOKENIZER, make_tools(config, data.retriever), data.world)
 
 
 def demonstrated(config: Config, tmp_path: Path) -> tuple[Demonstrations, str]:
@@ -73,7 +73,7 @@ def demonstrated(config: Config, tmp_path: Path) -> tuple[Demonstrations, str]:
 
 
 def turns_of(found: Demonstrations, k: int = 0) -> list[str]:
-    return [CODEC.decode(turn.own_ids) for turn in found.demos[k].trajectory.turns]
+    return [TOKENIZER.decode(turn.own_ids) for turn in found.demos[k].trajectory.turns]
 
 
 def assert_right(found: Demonstrations) -> None:
@@ -236,7 +236,7 @@ BARE = [{key: value for key, value in row.items() if key != "steps"} for row in 
 def collected(tmp_path: Path, out: Path, config: Config, *overrides: str, **stub: Any) -> None:
     """`mempo eval --server` over the training questions."""
     family = dataclasses.replace(CHAT, counts=False)  # what the stub counts of a chat is more than its window
-    with stub_server(Stub(CODEC, family, say=teacher, **stub)) as server:
+    with stub_server(Stub(TOKENIZER, family, say=teacher, **stub)) as server:
         given = {"url": server.url, "tokenizer": "bytes", "retry": {"tries": 1}}
         played = resolve(
             None,
@@ -269,10 +269,10 @@ def test_right_rollouts_of_a_stronger_model_are_demonstrations(tmp_path: Path) -
         "<mem>The capital of Arboria is Lunum.</mem><think>So it is Lunum.</think><answer>Lunum</answer>",
     ]
     demo = found.demos[by_id["Arboria"]]
-    shown = CODEC.decode(demo.trajectory.turns[1].prompt_ids)
+    shown = TOKENIZER.decode(demo.trajectory.turns[1].prompt_ids)
     assert "The capital of Arboria is Lunum." in shown
     assert demo.answers == (None, "Lunum"), "the last note allowed the answer"
-    row = probe_row(CODEC, demo, 1, config.memory.probe)
+    row = probe_row(TOKENIZER, demo, 1, config.memory.probe)
     assert row is not None
     assert len(found.probes) == 2
 
@@ -285,7 +285,7 @@ def test_the_tokenizer_of_the_model_that_played_is_found_by_what_the_evaluation_
     of_bytes = open_tokenizer(ServerSettings(url="http://127.0.0.1:1", tokenizer="bytes"))
     save_policy(tiny_llama(of_bytes), model)
     (out / "identity.json").write_text(json.dumps({"policy": str(model)}))
-    saved = read_yaml(out / "config.yaml", "") | {"server": None}
+    saved: dict[str, Any] = {**read_yaml(out / "config.yaml", ""), "server": None}
     for named in (None, "somewhere/else"):
         saved["model"]["path"] = named
         (out / "config.yaml").write_text(dump_yaml(saved), "utf-8")
@@ -333,17 +333,17 @@ def facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> C
     return resolve(str(FACTS), [f"output={tmp_path / 'run'}", *overrides]).config
 
 
-def toy_codec_of(config: Config, tmp_path: Path) -> tuple[Codec, Data]:
+def toy_tokenizer_of(config: Config, tmp_path: Path) -> tuple[Tokenizer, Data]:
     data = load_data(config, tmp_path / "data")
-    return codec_of_toy(config, data), data
+    return tokenizer_of_toy(config, data), data
 
 
 def test_the_tokenizer_of_a_toy_is_made_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = facts(tmp_path, monkeypatch)
-    codec, data = toy_codec_of(config, tmp_path)
+    tokenizer, data = toy_tokenizer_of(config, tmp_path)
     for question in (*data.train, *data.test):
-        assert len(codec.encode_outside(question.text)) == 2, "an attribute and a name"
-        assert len(codec.encode_outside(question.objectives[0][0])) == 1
+        assert len(tokenizer.encode_untrusted(question.text)) == 2, "an attribute and a name"
+        assert len(tokenizer.encode_untrusted(question.objectives[0][0])) == 1
     assert {q.text for q in data.train}.isdisjoint(q.text for q in data.test), "no test question was demonstrated"
 
 
@@ -352,7 +352,7 @@ def test_a_toy_is_refused_files_that_are_too_varied(tmp_path: Path, monkeypatch:
     data = load_data(config, tmp_path / "data")
     many = [dataclasses.replace(data.train[0], id=str(n), text=f"Name{n}") for n in range(21_000)]
     with pytest.raises(UserError, match="different pieces, and a toy has a token for each"):
-        codec_of_toy(config, dataclasses.replace(data, train=many))
+        tokenizer_of_toy(config, dataclasses.replace(data, train=many))
 
 
 def test_a_toy_needs_a_world_or_files() -> None:

@@ -35,7 +35,7 @@ from mempo.train.rl import SHOWN, UPDATE_MEASURES, RlSetup, rollout_jobs, train_
 from tests.tiny import make_agent, tiny_llama
 from tests.train.fakes import (
     ANSWER,
-    CODEC,
+    TOKENIZER,
     Speaker,
     advantage_batch,
     agent,
@@ -144,7 +144,7 @@ def test_optimizer_steps_follow_the_questions_and_not_the_turns(
     rng = random.Random(seed)
     asked = questions(4)
     trajectories = [played(question, rng.randint(1, 7), i) for question in asked for i in range(2)]
-    updater = Updater(tiny_llama(CODEC), OptimSettings(lr=1e-3, micro_batch_tokens=rng.choice([1, 200, 5000])))
+    updater = Updater(tiny_llama(TOKENIZER), OptimSettings(lr=1e-3, micro_batch_tokens=rng.choice([1, 200, 5000])))
     seen = watched(updater, monkeypatch)
     how = settings(questions_per_step=4, rollouts_per_question=2, updates_per_step=updates)
     metrics = update_policy(updater, rows_for(trajectories, [1.0, 0.0] * 4, 2), how, 1e-3)
@@ -164,7 +164,7 @@ def test_optimizer_steps_follow_the_questions_and_not_the_turns(
 
 def test_the_rate_and_the_optimizer_see_one_step_per_update() -> None:
     trajectories = [played(question, turns, i) for question in questions(2) for i, turns in enumerate((1, 7))]
-    updater = Updater(tiny_llama(CODEC), OptimSettings(lr=1e-3))
+    updater = Updater(tiny_llama(TOKENIZER), OptimSettings(lr=1e-3))
     how = settings(rollouts_per_question=2, updates_per_step=2)
     metrics = update_policy(updater, rows_for(trajectories, [1.0, 0.0] * 2, 2), how, 0.25)
     assert metrics["update/lr"] == 0.25
@@ -177,7 +177,7 @@ def test_a_full_history_is_one_row_and_a_rebuilt_context_one_a_turn() -> None:
     for context, rows in (("full", 2), ("memory", 8)):
         pair = [played(questions(1)[0], 4, i, context) for i in range(2)]
         how, made = one_group(*pair, scores=[1.0, 0.0])
-        assert update_policy(Updater(tiny_llama(CODEC), OptimSettings()), made, how, 1e-3)["rows"] == rows
+        assert update_policy(Updater(tiny_llama(TOKENIZER), OptimSettings()), made, how, 1e-3)["rows"] == rows
 
 
 def test_rollouts_that_infrastructure_spoiled_have_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +186,7 @@ def test_rollouts_that_infrastructure_spoiled_have_no_rows(monkeypatch: pytest.M
     broken = played(question, 3, 1, result=failing, max_tool_errors=9)
     assert broken.is_error
     group = [played(question, 2, 0), broken, played(question, 3, 2)]
-    updater = Updater(tiny_llama(CODEC), OptimSettings())
+    updater = Updater(tiny_llama(TOKENIZER), OptimSettings())
     seen = watched(updater, monkeypatch)
     how, rows = one_group(*group, scores=[1.0, None, 0.0])
     assert update_policy(updater, rows, how, 1e-3)["rows"] == 5
@@ -207,14 +207,14 @@ def test_the_loss_sees_the_sampled_tokens_and_no_others(monkeypatch: pytest.Monk
     asked = questions(1)[0]
     pair = [played(asked, 2, i, "full", answer=words, result=long_page) for i, words in enumerate(("a", "b c"))]
     how, rows = one_group(*pair, scores=[1.0, 0.0])
-    update_policy(Updater(tiny_llama(CODEC), OptimSettings(micro_batch_tokens=1)), rows, how, 1e-3)
+    update_policy(Updater(tiny_llama(TOKENIZER), OptimSettings(micro_batch_tokens=1)), rows, how, 1e-3)
     assert sorted(tokens for tokens, _ in counted) == sorted(trajectory.generated_tokens for trajectory in pair)
     assert sum(weight for _, weight in counted) == pytest.approx(1.0)
 
 
 def test_an_end_of_sequence_that_is_also_the_padding_is_trained() -> None:
-    policy = tiny_llama(CODEC)
-    assert policy.codec.tokenizer.pad_token_id == policy.codec.eos_id
+    policy = tiny_llama(TOKENIZER)
+    assert policy.tokenizer.hf.pad_token_id == policy.tokenizer.eos_id
     ended = Speaker(lambda rng: f"<think>{'s' * rng.randint(1, 9)}</think><eos>")
     run: dict[str, list[TrainRow]] = {}
     made = setup(ended, questions(1), policy, agent(max_turns=1))
@@ -229,7 +229,7 @@ def test_an_end_of_sequence_that_is_also_the_padding_is_trained() -> None:
     update_policy(made.updater, rows_for(trajectories, [1.0, 0.0, 0.0], 3), how, 1e-3)
     for row in run["rows"]:
         (segment,) = row.row.segments
-        assert row.row.ids[segment.stop - 1] == policy.codec.eos_id
+        assert row.row.ids[segment.stop - 1] == policy.tokenizer.eos_id
         assert row.advantages[segment.stop - 1] != 0
 
 
@@ -240,17 +240,17 @@ def test_turns_without_a_sampled_token_are_no_trouble() -> None:
     assert empty.stop is StopReason.CONTEXT_OVERFLOW
     group = [played(question, 2, 0), empty]
     how, rows = one_group(*group, scores=[1.0, 0.0])
-    metrics = update_policy(Updater(tiny_llama(CODEC), OptimSettings()), rows, how, 1e-3)
+    metrics = update_policy(Updater(tiny_llama(TOKENIZER), OptimSettings()), rows, how, 1e-3)
     assert metrics["rows"] == 2
     assert math.isfinite(metrics["update/loss"] or 0.0)
     both = [empty, empty]
     how, rows = one_group(*both, scores=[0.0, 1.0])
-    metrics = update_policy(Updater(tiny_llama(CODEC), OptimSettings()), rows, how, 1e-3)
+    metrics = update_policy(Updater(tiny_llama(TOKENIZER), OptimSettings()), rows, how, 1e-3)
     assert (metrics["rows"], metrics["update/optimizer_steps"], metrics["update/skipped"]) == (0, 0, 1)
 
 
 def test_a_policy_that_says_nan_is_left_as_it_was() -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     last = policy.model.get_submodule("model.norm")
     last.register_forward_hook(lambda module, inputs, output: output.index_fill(-1, torch.tensor([5]), float("nan")))
     before = weights_of(policy)
@@ -275,7 +275,7 @@ def trained(made: RlSetup, path: Path, **changes: Any) -> dict[str, Any]:
 
 
 def test_groups_without_spread_and_no_kl_make_no_step(tmp_path: Path) -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     before = weights_of(policy)
     metrics = trained(setup(Speaker(right), questions(2), policy), tmp_path, updates_per_step=2)
     assert (metrics["update/optimizer_steps"], metrics["update/skipped"]) == (0, 1)
@@ -288,7 +288,7 @@ def test_groups_without_spread_and_no_kl_make_no_step(tmp_path: Path) -> None:
 
 
 def test_groups_without_spread_still_feel_the_kl(tmp_path: Path) -> None:
-    policy, reference = tiny_llama(CODEC, seed=1), tiny_llama(CODEC, seed=2)
+    policy, reference = tiny_llama(TOKENIZER, seed=1), tiny_llama(TOKENIZER, seed=2)
     before = weights_of(policy)
     loss = LossSettings(kl="k3", kl_coef=0.1)
     made = setup(Speaker(right), questions(2), policy, loss=loss, reference=reference)
@@ -329,7 +329,7 @@ class Dying:
 
 def searching(retriever: Any, speak: Callable[[random.Random], str], count: int = 2) -> RlSetup:
     tool = SearchTool(retriever, SearchSettings(retry=RetrySettings(tries=2, backoff_s=0)))
-    return setup(Speaker(speak), questions(count), agent_of=make_agent(CODEC, tools={"search": tool}))
+    return setup(Speaker(speak), questions(count), agent_of=make_agent(TOKENIZER, tools={"search": tool}))
 
 
 def always_new(rng: random.Random) -> str:
@@ -372,7 +372,7 @@ def test_rows_saved_are_rows_trained(context: str, tmp_path: Path) -> None:
     run = run_folder(tmp_path)
     train_rl(made, settings(questions_per_step=4), run, quiet())
     (line,) = run.metrics()
-    trajectories, records, advantages = load_rollouts(run.rollouts(1), CODEC, made.agent.grammar)
+    trajectories, records, advantages = load_rollouts(run.rollouts(1), TOKENIZER, made.agent.grammar)
     rows = [row for i, trajectory in enumerate(trajectories) for row in rows_of(trajectory, i)]
     assert len(rows) == line["rows"]
     assert len(trajectories) == line["rollouts"] == 16
@@ -395,7 +395,7 @@ def test_rollouts_are_saved_as_often_as_asked(tmp_path: Path) -> None:
 def test_saved_rollouts_tell_the_credit_of_outcome_and_notes(tmp_path: Path) -> None:
     trained(setup(Speaker(wandering), questions(4)), tmp_path, steps=1, questions_per_step=4)
     [file] = sorted((tmp_path / "run" / "rollouts").glob("step-*.jsonl"))
-    trajectories, lines, advantages = load_rollouts(file, CODEC, agent().grammar)
+    trajectories, lines, advantages = load_rollouts(file, TOKENIZER, agent().grammar)
     credited = 0
     for trajectory, line, values in zip(trajectories, lines, advantages, strict=True):
         notes = {note["turn"]: note["advantage"] for note in line["notes"] if note["advantage"] is not None}
@@ -411,10 +411,10 @@ def test_saved_rollouts_tell_the_credit_of_outcome_and_notes(tmp_path: Path) -> 
 
 def test_the_baseline_of_a_reference_policy_is_computed_by_it(tmp_path: Path) -> None:
     memory = MemorySettings(baseline="full", full_policy="reference")
-    policy, other = tiny_llama(CODEC), tiny_llama(CODEC, seed=3)
+    policy, other = tiny_llama(TOKENIZER), tiny_llama(TOKENIZER, seed=3)
     lines = []
     for name, reference in (("same", policy), ("other", other)):
-        made = setup(Speaker(wandering), questions(2), policy=tiny_llama(CODEC), memory=memory)
+        made = setup(Speaker(wandering), questions(2), policy=tiny_llama(TOKENIZER), memory=memory)
         made = dataclasses.replace(made, reference=LocalScorer(reference))
         lines.append(trained(made, tmp_path / name))
     same, different = lines
@@ -456,7 +456,7 @@ def test_every_measure_is_in_the_line_of_a_step(tmp_path: Path) -> None:
         Speaker(wandering),
         questions(4),
         loss=loss,
-        reference=tiny_llama(CODEC, seed=3),
+        reference=tiny_llama(TOKENIZER, seed=3),
         memory=MemorySettings(baseline="full"),
     )
     line = trained(made, tmp_path, questions_per_step=4, loss=loss)

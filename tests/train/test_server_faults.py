@@ -27,7 +27,7 @@ from mempo.train.rl import RlSetup, train_rl
 from tests.retrieval.serving import serving
 from tests.retrieval.test_service_run import process
 from tests.tiny import make_agent
-from tests.train.fakes import CODEC, NOTED_ANSWER, Speaker, questions, run_folder, settings, setup
+from tests.train.fakes import NOTED_ANSWER, TOKENIZER, Speaker, questions, run_folder, settings, setup
 from tests.train.small import quiet
 
 pytestmark = pytest.mark.filterwarnings("ignore:a group has a single scored rollout")
@@ -51,7 +51,7 @@ def speak(rng: random.Random) -> str:
 def searching(retriever: Any, tries: int) -> RlSetup:
     retry = RetrySettings(tries=tries, backoff_s=0.001)
     tool = SearchTool(retriever, SearchSettings(top_k=2, retry=retry))
-    return setup(Speaker(speak), questions(4), agent_of=make_agent(CODEC, tools={"search": tool}))
+    return setup(Speaker(speak), questions(4), agent_of=make_agent(TOKENIZER, tools={"search": tool}))
 
 
 class Watched:

@@ -22,7 +22,7 @@ from mempo.rollout.trajectory import Row, Segment
 from mempo.train.expert_rollouts import Demo, play
 from mempo.train.sft import demo_rows, mixed_batches, probe_row, take, train_sft
 from tests.tiny import make_agent, tiny_llama
-from tests.train.fakes import CODEC, Told, run_folder
+from tests.train.fakes import TOKENIZER, Told, run_folder
 from tests.train.small import quiet
 
 QUESTION = Question(
@@ -37,7 +37,7 @@ def demos(loss: float = 0.0, context: str = "memory", notes: bool = True, count:
     tools = {"search": Told(ToolResult(passages=("Paris", "Lima")))}
     jobs = [Job(QUESTION, i, ("demos",)) for i in range(count)]
     settings = ExpertSettings(loss=loss, omit_unknown=True)
-    return asyncio.run(play(make_agent(CODEC, context, tools=tools), jobs, settings, notes))
+    return asyncio.run(play(make_agent(TOKENIZER, context, tools=tools), jobs, settings, notes))
 
 
 # --- which rows ----------------------------------------------------------------------------------------------------
@@ -106,30 +106,30 @@ def test_a_demonstration_is_a_row_per_turn_or_one_as_the_context_has_it() -> Non
 def test_a_probe_row_asks_for_what_its_note_allows() -> None:
     (demo,) = demos()
     settings = ProbeSettings(thought="enough", joiner="; ")
-    assert probe_row(CODEC, demo, 0, settings) is None  # no note yet
+    assert probe_row(TOKENIZER, demo, 0, settings) is None  # no note yet
     for index, answer in ((1, "Paris"), (2, "Paris; Lima")):
-        row = probe_row(CODEC, demo, index, settings)
+        row = probe_row(TOKENIZER, demo, index, settings)
         assert row is not None
         turn = demo.trajectory.turns[index]
         assert turn.note_ids is not None
         (segment,) = row.segments
         assert row.ids[: segment.start] == demo.trajectory.question_ids + turn.note_ids
         assert segment.stop == len(row.ids)
-        target = CODEC.decode(row.ids[segment.start :])
+        target = TOKENIZER.decode(row.ids[segment.start :])
         assert target == f"\n<think>\nenough\n</think>\n<answer>\n{answer}\n</answer>"
 
 
 def test_a_note_that_lost_everything_allows_no_answer() -> None:
     (demo,) = demos(loss=1.0)
-    row = probe_row(CODEC, demo, 2, ProbeSettings())
+    row = probe_row(TOKENIZER, demo, 2, ProbeSettings())
     assert row is not None
-    assert "unknown" in CODEC.decode(row.ids)
-    assert "Paris" not in CODEC.decode(row.ids[row.segments[0].start :])
+    assert "unknown" in TOKENIZER.decode(row.ids)
+    assert "Paris" not in TOKENIZER.decode(row.ids[row.segments[0].start :])
 
 
 def test_an_agent_without_notes_has_no_probe_rows() -> None:
     (demo,) = demos(context="full", notes=False)
-    assert [probe_row(CODEC, demo, turn.index, ProbeSettings()) for turn in demo.trajectory.turns] == [None] * 3
+    assert [probe_row(TOKENIZER, demo, turn.index, ProbeSettings()) for turn in demo.trajectory.turns] == [None] * 3
 
 
 # --- the loss ------------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def mean_loss(policy: Policy, some: Sequence[Row]) -> float:
 @pytest.mark.parametrize("context", ["memory", "full"])
 @pytest.mark.parametrize("budget", [1, 10_000])
 def test_the_loss_is_on_generated_tokens_alone(context: str, budget: int) -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     some = demo_rows(demos(context=context))
     expected = mean_loss(policy, some)
     metrics = Updater(policy, OptimSettings(micro_batch_tokens=budget)).sft_step(some, 1e-3)
@@ -159,7 +159,7 @@ def test_the_loss_is_on_generated_tokens_alone(context: str, budget: int) -> Non
 
 
 def test_training_lowers_the_loss_and_logs_every_step(tmp_path: Path) -> None:
-    policy = tiny_llama(CODEC)
+    policy = tiny_llama(TOKENIZER)
     some = demo_rows(demos())
     run = run_folder(tmp_path)
     settings = SftSettings(steps=12, optim=OptimSettings(lr=1e-2), save_every=5)
@@ -181,6 +181,6 @@ def test_rows_of_a_step_are_asked_for_by_its_number(tmp_path: Path) -> None:
 
     run = run_folder(tmp_path)
     settings = SftSettings(steps=3, save_every=2)
-    train_sft(tiny_llama(CODEC), rows_at, settings, run, quiet())
-    train_sft(tiny_llama(CODEC), rows_at, settings.model_copy(update={"steps": 5}), run, quiet())
+    train_sft(tiny_llama(TOKENIZER), rows_at, settings, run, quiet())
+    train_sft(tiny_llama(TOKENIZER), rows_at, settings.model_copy(update={"steps": 5}), run, quiet())
     assert asked == [0, 1, 2, 3, 4]  # the second call went on after the checkpoint of the first

@@ -21,11 +21,11 @@ from mempo.rollout.interfaces import Tool
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory
 from mempo.run.train import train
-from mempo.train.demonstrations import codec_of_toy
+from mempo.train.demonstrations import tokenizer_of_toy
 from mempo.train.start import borrow_evaluation, refuse_other_vocabulary, start_model
 from mempo.train.start_check import start_check
-from tests.tiny import Scripted, make_codec, tiny_llama
-from tests.train.fakes import CODEC, NOTED_ANSWER, SEARCH, Told, agent
+from tests.tiny import Scripted, make_tokenizer, tiny_llama
+from tests.train.fakes import NOTED_ANSWER, SEARCH, TOKENIZER, Told, agent
 from tests.train.small import assert_same_weights, metrics, run, weights
 from tests.train.test_cold_start import prepared
 from tests.train.test_resume import Killed, kill_after
@@ -57,11 +57,12 @@ def test_another_evaluation_of_the_start_is_made_and_not_borrowed(whole: Path, t
 
 
 @pytest.mark.slow
-def test_an_arm_with_another_preset_borrows_the_evaluation(whole: Path, tmp_path: Path) -> None:
+def test_an_arm_with_another_memory_signal_borrows_the_evaluation(whole: Path, tmp_path: Path) -> None:
     marks = json.loads((whole / "data.json").read_text("utf-8"))
-    for preset, borrows in (("state", True), ("original", False)):  # the original's P(mem) is another measure
-        arm = resolve(str(whole), [f"start={whole}", f"memory={preset}"])
-        assert borrow_evaluation(arm, marks, tmp_path / preset) is borrows
+    lighter, original = "memory.weight=0.5", "memory=original"  # the original's P(mem) is another measure
+    for setting, borrows in ((lighter, True), (original, False)):
+        arm = resolve(str(whole), [f"start={whole}", setting])
+        assert borrow_evaluation(arm, marks, tmp_path / setting) is borrows
 
 
 @pytest.mark.slow
@@ -106,7 +107,7 @@ def test_the_tags_of_own_tools_are_part_of_the_vocabulary(tmp_path: Path) -> Non
     refuse_other_vocabulary(config, data, without, {})
     with pytest.raises(ConfigError, match=r"another vocabulary: \d+ tokens .* such as '</?calculate>'"):
         refuse_other_vocabulary(config, data, without, tools)
-    refuse_other_vocabulary(config, data, codec_of_toy(config, data, tools), tools)
+    refuse_other_vocabulary(config, data, tokenizer_of_toy(config, data, tools), tools)
 
 
 @pytest.mark.slow
@@ -120,7 +121,7 @@ def test_a_start_under_way_is_refused_by_its_step(tmp_path: Path, monkeypatch: p
 
 
 def test_a_model_folder_is_itself(tmp_path: Path) -> None:
-    save_policy(tiny_llama(make_codec()), tmp_path / "model")
+    save_policy(tiny_llama(make_tokenizer()), tmp_path / "model")
     assert start_model(str(tmp_path / "model")) == str(tmp_path / "model")
     assert start_model("someone/model") == "someone/model"
 
@@ -142,7 +143,7 @@ ASKED = Question("q", "capitals of France and Italy?", (("Paris",), ("Rome",)))
 def noted(*notes: str) -> Trajectory:
     texts = [SEARCH, *(NOTED_ANSWER.replace("<mem>n", f"<mem>{note}") for note in notes)]
     texts[1:-1] = [text.replace("answer", "search") for text in texts[1:-1]]
-    return asyncio.run(rollout(agent(), Scripted(CODEC, texts), Job(ASKED, 0, ("x",)), DecodingSettings()))
+    return asyncio.run(rollout(agent(), Scripted(TOKENIZER, texts), Job(ASKED, 0, ("x",)), DecodingSettings()))
 
 
 def test_the_start_check_counts_answers_in_last_notes_and_silent_groups() -> None:
@@ -151,11 +152,13 @@ def test_the_start_check_counts_answers_in_last_notes_and_silent_groups() -> Non
         noted("Paris and Rome", "Rome"),  # the last note alone counts
         noted("Parisian"),  # a whole word, or it is none
         noted("rome, paris"),
-        asyncio.run(rollout(agent(max_turns=1), Scripted(CODEC, [SEARCH]), Job(ASKED, 0, ("x",)), DecodingSettings())),
+        asyncio.run(
+            rollout(agent(max_turns=1), Scripted(TOKENIZER, [SEARCH]), Job(ASKED, 0, ("x",)), DecodingSettings())
+        ),
         noted("Paris"),
     ]
     scores = [1.0, 0.0, 0.0, 0.0, 0.0, None]
-    found = start_check([ASKED] * 6, rollouts, scores, 2, CODEC)
+    found = start_check([ASKED] * 6, rollouts, scores, 2, TOKENIZER)
     assert (found.questions, found.rollouts) == (3, 6)
     assert found.gold_noted == pytest.approx((2 + 1 + 0 + 2 + 0 + 1) / 12)
     assert found.complete_notes == pytest.approx(2 / 6)

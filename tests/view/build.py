@@ -14,9 +14,9 @@ from mempo.rollout.interfaces import ToolResult
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory
 from mempo.storage.rollouts import save_rollouts
-from tests.tiny import Scripted, make_agent, make_codec, tiny_llama
+from tests.tiny import Scripted, make_agent, make_tokenizer, tiny_llama
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 QUESTION = "capital of France; capital of Japan"
 GOLD = [["Paris"], ["Tokyo", "東京"]]
 TEXTS = (
@@ -47,9 +47,9 @@ def played(
     **limits: Any,
 ) -> Trajectory:
     room = {"max_turn_tokens": 20_000, "max_obs_tokens": 20_000, "max_context_tokens": 100_000, **limits}
-    agent = make_agent(CODEC, tools={"search": Finds(passages)}, **room)
+    agent = make_agent(TOKENIZER, tools={"search": Finds(passages)}, **room)
     jobs = [Job(Question("q0", question, None), rollout, (0,))]
-    return asyncio.run(run_rollouts(agent, Scripted(CODEC, texts), jobs))[0]
+    return asyncio.run(run_rollouts(agent, Scripted(TOKENIZER, texts), jobs))[0]
 
 
 def facts(**more: Any) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def make_run(
 ) -> Path:
     """A run of two steps with the rollouts of one."""
     rollouts = rollouts or [(played(), facts())]
-    save_policy(tiny_llama(CODEC), path / "final")
+    save_policy(tiny_llama(TOKENIZER), path / "final")
     (path / "config.yaml").write_text(config, encoding="utf-8")
     lines = metrics or [
         {"stage": "rl", "step": n, "score": n / 2, "rollouts": 4.0, "stop/answered": 3.0} for n in (1, 2)

@@ -10,17 +10,17 @@ from rich.console import Console
 from mempo.config.rollout import DecodingSettings
 from mempo.view.chat import answer_all
 from tests.tiny import Scripted, make_agent
-from tests.view.build import CODEC, PASSAGES, TEXTS, Finds
+from tests.view.build import PASSAGES, TEXTS, TOKENIZER, Finds
 
 
 def said(
     texts: tuple[str, ...], questions: list[str], show_context: bool = False, passages: tuple[str, ...] = PASSAGES
 ) -> str:
     out = StringIO()
-    agent = make_agent(CODEC, tools={"search": Finds(passages)}, max_turn_tokens=500, max_context_tokens=2000)
+    agent = make_agent(TOKENIZER, tools={"search": Finds(passages)}, max_turn_tokens=500, max_context_tokens=2000)
     asked = iter([*questions, ""])
     console = Console(file=out, width=300, force_terminal=False)
-    answer_all(agent, Scripted(CODEC, texts), DecodingSettings(), 0, console, show_context, lambda: next(asked))
+    answer_all(agent, Scripted(TOKENIZER, texts), DecodingSettings(), 0, console, show_context, lambda: next(asked))
     return out.getvalue()
 
 

@@ -18,7 +18,7 @@ from mempo.view.curves import curves
 from mempo.view.folder import ViewedFolder, open_folders
 from mempo.view.rollouts import RolloutFile
 from mempo.view.turns import advantage_class, turn_views
-from tests.view.build import CODEC, GOLD, QUESTION, TEXTS, facts, make_run, played
+from tests.view.build import GOLD, QUESTION, TEXTS, TOKENIZER, facts, make_run, played
 
 LOST = ("<think>I guess</think><answer>Lyon; Kyoto</answer>",)
 COPIES = (TEXTS[0], TEXTS[1], TEXTS[1], "<mem>short</mem><think>so</think><answer>Lyon</answer>")
@@ -57,11 +57,11 @@ def read(client: TestClient, page: str, status: int = 200) -> str:
 def test_a_turn_is_what_the_policy_saw_and_wrote() -> None:
     trajectory = played()
     advantages = {1: [0.5] * len(trajectory.turns[1].generated_ids)}
-    first, second, third = turn_views(trajectory, facts(), advantages, CODEC)
-    assert first.question == CODEC.decode(trajectory.question_ids)
+    first, second, third = turn_views(trajectory, facts(), advantages, TOKENIZER)
+    assert first.question == TOKENIZER.decode(trajectory.question_ids)
     assert QUESTION in first.question
     assert (first.carried, first.note) == ("", ())
-    assert second.question + second.carried == CODEC.decode(trajectory.turns[1].prompt_ids)
+    assert second.question + second.carried == TOKENIZER.decode(trajectory.turns[1].prompt_ids)
     assert third.carried.startswith("<mem>France: Paris</mem><search>capital of Japan</search>")
     assert third.prompt_tokens == len(trajectory.turns[2].prompt_ids) < third.history_tokens
     assert "".join(text for kind, text in third.note if kind != "del") == "France: Paris; Japan: Tokyo"
@@ -81,11 +81,11 @@ def test_a_turn_is_what_the_policy_saw_and_wrote() -> None:
 def test_tokens_tell_their_numbers_and_which_are_trained() -> None:
     trajectory = played()
     turn = trajectory.turns[1]
-    view = turn_views(trajectory, facts(), {1: [0.5] * len(turn.generated_ids)}, CODEC)[1]
+    view = turn_views(trajectory, facts(), {1: [0.5] * len(turn.generated_ids)}, TOKENIZER)[1]
     assert "".join(token.text for token in view.tokens) == TEXTS[1]
     assert view.tokens[0].told == f"advantage +0.5000 · log-prob -0.5000, p 0.6065 · id {turn.generated_ids[0]} · note"
     assert {"note", "p4", "l2"} == set(view.tokens[0].classes.split())
-    untrained = turn_views(trajectory, facts(), {}, CODEC)[1].tokens[0]
+    untrained = turn_views(trajectory, facts(), {}, TOKENIZER)[1].tokens[0]
     assert "untrained" in untrained.classes
     assert "not trained on" in untrained.told
 
@@ -101,12 +101,12 @@ def test_what_was_cut_is_shown() -> None:
     whole = played(passages=(passage, "b"))
     limit = len(whole.turns[1].prompt_ids) + 20
     cut = played(passages=(passage, "b"), max_context_tokens=limit, min_turn_tokens=40)
-    view = turn_views(cut, facts(), {}, CODEC)[1]
+    view = turn_views(cut, facts(), {}, TOKENIZER)[1]
     lost = len(whole.turns[1].prompt_ids) - len(cut.turns[1].prompt_ids)
     assert lost > 0
     assert view.cut_tokens >= lost  # the mark of the cut takes room too
     assert passage.endswith(view.cut[0].strip().splitlines()[0])
-    assert turn_views(whole, facts(), {}, CODEC)[1].cut_tokens == 0
+    assert turn_views(whole, facts(), {}, TOKENIZER)[1].cut_tokens == 0
 
 
 def test_the_group_stands_side_by_side_the_best_advantage_first(client: TestClient) -> None:
@@ -180,6 +180,15 @@ def test_a_page_behind_all_pages_is_empty(client: TestClient, filtered: str) -> 
 def test_a_note_of_no_turn_is_not_shown(turn: Any) -> None:
     views = turn_views(played(), facts(notes=[{"turn": turn, "p_mem": 0.5}]), {}, CODEC)
     assert all(name != "P(mem)" for view in views for name, _, _ in view.numbers)
+
+
+@pytest.mark.parametrize("page", ["/run/0/step-1/rollout/x", "/run/0/step-1/rollout/-1"])
+def test_an_address_that_is_none_of_ours_is_a_page_too(client: TestClient, page: str) -> None:
+    assert "no such page" in read(client, page, 404)
+
+
+def test_a_list_ends_where_it_ends(client: TestClient) -> None:
+    read(client, f"/run/0/step-1/?start={10**30}")
 
 
 def test_damage_is_said_and_does_not_spread(tmp_path: Path) -> None:

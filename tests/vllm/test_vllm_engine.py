@@ -23,10 +23,10 @@ from mempo.engine.vllm_sampler import VllmSampler
 from mempo.errors import UserError
 from mempo.rollout.interfaces import Generation, SamplingParams, ScoreRequest
 from mempo.rollout.trajectory import GenerationStop
-from tests.tiny import make_codec, tiny_llama
+from tests.tiny import make_tokenizer, tiny_llama
 
 pytestmark = pytest.mark.vllm
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 PROMPTS = [(5, 6, 7), (8, 9, 10, 11, 12), (15,), tuple(range(20, 60))]
 SETTINGS = SamplerSettings(engine="vllm", kv_cache_mib=64, compile=False, max_rows=64)
 WINDOW = 256
@@ -34,7 +34,7 @@ WINDOW = 256
 
 def tiny(seed: int = 0) -> Policy:
     """The kernels for CPUs want heads of 32 at least."""
-    return tiny_llama(CODEC, seed, hidden_size=64, num_key_value_heads=1)
+    return tiny_llama(TOKENIZER, seed, hidden_size=64, num_key_value_heads=1)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_stops_are_those_of_the_same_stream_without_stop_strings(engine: Any) ->
     kinds = Counter(made.stop for made in stopped)
     assert kinds[GenerationStop.STOP_STRING] > 3
     for whole, cut in zip(plain, stopped, strict=True):
-        ends = [n for n in range(1, len(whole.ids) + 1) if any(s in CODEC.decode(whole.ids[:n]) for s in stops)]
+        ends = [n for n in range(1, len(whole.ids) + 1) if any(s in TOKENIZER.decode(whole.ids[:n]) for s in stops)]
         assert cut.ids == whole.ids[: ends[0] if ends else None]
         assert cut.stop is (GenerationStop.STOP_STRING if ends else whole.stop)
 
@@ -113,8 +113,8 @@ def test_end_of_sequence_is_kept(engine: Any) -> None:
     found = sampler([PROMPTS[2]] * 40, [SamplingParams(200, seed=n) for n in range(40)])
     ended = [made for made in found if made.stop is GenerationStop.EOS]
     assert ended
-    assert all(made.ids[-1] == CODEC.eos_id for made in ended)
-    assert all(CODEC.eos_id not in made.ids[:-1] for made in found)
+    assert all(made.ids[-1] == TOKENIZER.eos_id for made in ended)
+    assert all(TOKENIZER.eos_id not in made.ids[:-1] for made in found)
     assert all(len(made.ids) == 200 for made in found if made.stop is GenerationStop.LENGTH)
 
 

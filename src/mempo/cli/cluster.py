@@ -44,7 +44,7 @@ def launch(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print verl's configuration and stop.")] = False,
     address: Address = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in the output folder, from its last checkpoint.")
+        bool, typer.Option("--resume", help="Resume the run in the output folder, from its last checkpoint.")
     ] = False,
     skip_checks: Annotated[
         bool, typer.Option("--skip-checks", help="Do not look at versions, GPUs and services before.")

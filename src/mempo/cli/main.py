@@ -40,7 +40,7 @@ app.add_typer(index_app, name="index")
 app.add_typer(world_app, name="world")
 app.add_typer(cluster_app, name="cluster")
 
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the output folder.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in the output folder.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Load what import paths name, print the resolved configuration, and stop.")
 ]
@@ -118,7 +118,7 @@ def evaluate(
         bool, typer.Option("--skip-bad", help="Leave broken rows of question files out, and count them.")
     ] = False,
     retry_errors: Annotated[
-        bool, typer.Option("--retry-errors", help="Play rollouts again that infrastructure spoiled.")
+        bool, typer.Option("--retry-errors", help="Play rollouts again that failed for infrastructure reasons.")
     ] = False,
     out: Annotated[
         Path | None,
@@ -369,6 +369,29 @@ def show_config(
         return
     assert resolved is not None
     typer.echo(dump_with_origins(resolved), nl=False)
+
+
+@app.command()
+def push(
+    run: Annotated[Path, typer.Argument(help="A run folder.", show_default=False)],
+    name: Annotated[str | None, typer.Argument(help="OWNER/NAME on the Hugging Face hub; none with --out.")] = None,
+    public: Annotated[bool, typer.Option("--public", help="Everybody may see it; else it is private.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Write the folder here and upload nothing.")] = None,
+) -> None:
+    """Give a trained policy to others: weights, configuration, evaluations and a model card, to the hub or a folder."""
+    import tempfile
+
+    from mempo.run.push import export
+    from mempo.run.push import push as push_run
+
+    if (name is None) == (out is None):
+        raise UserError("give a name on the hub, or a folder with --out")
+    if out is not None:
+        typer.echo(f"the policy and its card are in {export(run, out)}")
+    elif name is not None:
+        with tempfile.TemporaryDirectory() as work:
+            push_run(run, name, Path(work), private=not public)
+        typer.echo(f"https://huggingface.co/{name}")
 
 
 @app.command()

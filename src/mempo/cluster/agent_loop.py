@@ -48,7 +48,7 @@ class MempoAgentLoop(AgentLoopBase):
         run = run_of(self.config)
         question = question_of(kwargs["extra_info"]["question"])
         uid, session = str(kwargs["uid"]), int(kwargs["session_id"])
-        sampler = ServerSampler(self.server_manager, run.codec, f"{uid}_{session}")
+        sampler = ServerSampler(self.server_manager, run.tokenizer, f"{uid}_{session}")
         job = Job(question, session, (run.config.seed, uid))
         try:
             trajectory = await rollout(run.agent, sampler, job, decoding_of(sampling_params))

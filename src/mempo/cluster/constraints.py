@@ -1,7 +1,7 @@
 """What must divide, or be large enough, for verl to run a configuration: the equation, the numbers, a value that works.
 
 verl finds most of these after minutes, when its workers are up; here they are found before anything starts. Refusals
-come one at a time, in the order in which a person would mend them.
+come one at a time, in the order in which a person would fix them.
 """
 
 from __future__ import annotations

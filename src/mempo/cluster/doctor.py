@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
 from urllib.parse import urlsplit
 
 from mempo.cluster.constraints import check_divides, check_enough_questions
@@ -20,8 +18,9 @@ from mempo.cluster.versions import VERL
 from mempo.config import Config, Resolved
 from mempo.config.cluster import ClusterSettings
 from mempo.engine.lora import is_adapter_folder
-from mempo.engine.model import check_model_folder, load_codec
+from mempo.engine.model import check_model_folder, load_tokenizer
 from mempo.errors import UserError
+from mempo.run.doctor import Check, tried
 from mempo.setup import load_data, make_agent
 
 GIB = 1 << 30
@@ -31,33 +30,18 @@ ENGINES = {"vllm": "0.24.0", "sglang": "0.5.12"}
 FLASH_ATTENTION = "flash-attn==2.8.3"
 
 
-@dataclass(frozen=True)
-class Check:
-    """`fact`: what was found. `remedy`: what to do, where it is not `ok`."""
-
-    name: str
-    status: Literal["ok", "warn", "fail"]
-    fact: str
-    remedy: str = ""
-
-    @property
-    def line(self) -> str:
-        remedy = f"; {self.remedy}" if self.remedy else ""
-        return f"{self.status:<4}  {self.name}: {self.fact}{remedy}"
-
-
 def quick_checks(resolved: Resolved, machine: Machine, address: str | None) -> Iterator[Check]:
     """What takes no time: before a launch. It raises nothing: a refusal is a check that fails."""
     config = resolved.config
-    yield _tried("configuration", lambda: _composes(resolved))
+    yield tried("configuration", lambda: _composes(resolved))
     yield from _versions(config, machine)
     if address is None:
         yield from _gpus(config, machine)
     else:
         yield from _ray(config, address, machine)
-    yield _tried("model", lambda: _model(config, machine))
+    yield tried("model", lambda: _model(config, machine))
     if config.data.server:
-        yield _tried("retrieval", lambda: _retrieval(config, machine))
+        yield tried("retrieval", lambda: _retrieval(config, machine))
     yield _output(config, machine)
 
 
@@ -66,18 +50,11 @@ def all_checks(resolved: Resolved, machine: Machine, address: str | None) -> Ite
     config = resolved.config
     yield from quick_checks(resolved, machine, address)
     yield from _plugin(machine)
-    yield _tried("agent", lambda: _agent(config))
-    yield _tried("data", lambda: _data(config))
+    yield tried("agent", lambda: _agent(config))
+    yield tried("data", lambda: _data(config))
 
 
 # --- checks --------------------------------------------------------------------------------------------------------
-
-
-def _tried(name: str, check: Callable[[], Check]) -> Check:
-    try:
-        return check()
-    except (UserError, OSError, ValueError) as error:
-        return Check(name, "fail", " ".join(str(error).split()))
 
 
 def _composes(resolved: Resolved) -> Check:
@@ -138,7 +115,7 @@ def _gpus(config: Config, machine: Machine) -> Iterator[Check]:
         return
     smallest = min(found)
     yield Check("GPUs", "ok", f"{len(found)}, the smallest with {smallest / GIB:.0f} GiB")
-    yield _tried("memory", lambda: _memory(config, machine, smallest))
+    yield tried("memory", lambda: _memory(config, machine, smallest))
 
 
 def _memory(config: Config, machine: Machine, gpu_bytes: int) -> Check:
@@ -187,7 +164,7 @@ def _ray(config: Config, address: str, machine: Machine) -> Iterator[Check]:
             yield Check("versions", "fail", f"on {node.address}: {problem}")
     sizes = [size for node in fitting for size in node.gpu_bytes]
     if sizes:
-        yield _tried("memory", lambda: _memory(config, machine, min(sizes)))
+        yield tried("memory", lambda: _memory(config, machine, min(sizes)))
 
 
 def _model(config: Config, machine: Machine) -> Check:
@@ -219,12 +196,12 @@ def _output(config: Config, machine: Machine) -> Check:
 
 
 def _agent(config: Config) -> Check:
-    codec = load_codec(config.model.path or "")
-    agent = make_agent(config, codec, {})
+    tokenizer = load_tokenizer(config.model.path or "")
+    agent = make_agent(config, tokenizer, {})
     how = "its chat template" if agent.renderer.chat else "no chat template"
     if agent.renderer.difference:
         return Check("agent", "warn", agent.renderer.difference)
-    return Check("agent", "ok", f"tokenizer of {codec.size} tokens, {how}")
+    return Check("agent", "ok", f"tokenizer of {tokenizer.size} tokens, {how}")
 
 
 def _data(config: Config) -> Check:

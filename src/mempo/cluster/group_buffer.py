@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false
-"""Which groups a step is made of: verl's own buffer, mended in one place. Only `trainer` imports it, after verl."""
+"""Which groups a step is made of: verl's own buffer, fixed in one place. Only `trainer` imports it, after verl."""
 
 from __future__ import annotations
 

@@ -23,13 +23,13 @@ from mempo.cluster.verl_text import verl_yaml
 from mempo.config import Config, Resolved, completed
 from mempo.config.base import is_import_path
 from mempo.config.cluster import ClusterSettings
-from mempo.engine.model import load_codec
+from mempo.engine.model import load_tokenizer
 from mempo.errors import UserError
 from mempo.rollout.render import Renderer
 from mempo.run.prompt_date import with_saved_date, with_todays_date
 from mempo.run.train import fingerprints
 from mempo.setup import Data, advantage_function, check_window, custom_score, load_data, make_agent, make_tools
-from mempo.storage.files import write_whole
+from mempo.storage.files import write_atomic
 from mempo.storage.read_files import exists
 from mempo.storage.run_folder import RunFolder
 
@@ -72,7 +72,7 @@ def launch(
     """Write the run folder and run verl's trainer in a process of its own; returns its exit code.
 
     Raises:
-        UserError: anything that is the user's to mend, before the process starts.
+        UserError: anything that is the user's to fix, before the process starts.
     """
     run = RunFolder(Path(resolved.config.output))
     if resume:
@@ -99,8 +99,8 @@ def launch(
             console.print(remark, highlight=False, markup=False)
         if not run.has_begun():
             resume = False  # what an earlier start left is no more than its configuration
-            resolved = with_todays_date(resolved, renderer.codec)
-            renderer = Renderer(renderer.codec, resolved.config.prompt)
+            resolved = with_todays_date(resolved, renderer.tokenizer)
+            renderer = Renderer(renderer.tokenizer, resolved.config.prompt)
         run.begin(resolved.plain(), resume, completed, free)
         run.refuse_other_data(fingerprints(data, renderer), resume)
         folder = run.path.absolute()
@@ -115,7 +115,7 @@ def launch(
             tested=bool(data.test),
             environment=_environment(config, folder),
         )
-        write_whole(folder / f"{CONFIG_NAME}.yaml", verl_yaml(made))
+        write_atomic(folder / f"{CONFIG_NAME}.yaml", verl_yaml(made))
         counts = f"{len(data.train)} training questions, {len(data.test)} test questions"
         where = f"verl's settings are in {folder / CONFIG_NAME}.yaml"
         console.print(f"run {run.path}: {counts}; {where}", highlight=False, markup=False, soft_wrap=True)
@@ -164,10 +164,10 @@ def _checked_data(config: Config, run: RunFolder, machine: Machine) -> tuple[Dat
     shape = machine.shape(path)
     check_divides(config, shape)
     check_window(config, shape.window_tokens)
-    codec = load_codec(path)
+    tokenizer = load_tokenizer(path)
     data = load_data(config, run.path / "data")
     check_enough_questions(config, len(data.train))
-    agent = make_agent(config, codec, make_tools(config, data.retriever), data.world)
+    agent = make_agent(config, tokenizer, make_tools(config, data.retriever), data.world)
     return data, agent.renderer
 
 

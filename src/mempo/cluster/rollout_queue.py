@@ -16,7 +16,7 @@ import transfer_queue as tq
 from mempo.cluster.questions import question_of
 from mempo.cluster.rollouts import Group, decode_rollout, encode_rollout, whole_group
 from mempo.rollout.protocol import TurnGrammar
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import Trajectory
 
 PARTITION = "mempo"
@@ -32,7 +32,7 @@ async def send_rollout(uid: str, session: int, index: int, question: str, trajec
     )
 
 
-def take_rollouts(codec: Codec, grammar: TurnGrammar, group_size: int) -> list[Group]:
+def take_rollouts(tokenizer: Tokenizer, grammar: TurnGrammar, group_size: int) -> list[Group]:
     """All rollouts that wait, in the order of the data; the queue is empty afterwards."""
     tags = tq.kv_list(PARTITION).get(PARTITION, {})
     if not tags:
@@ -44,7 +44,7 @@ def take_rollouts(codec: Codec, grammar: TurnGrammar, group_size: int) -> list[G
     for key, rollout, question in zip(keys, _rows(data["rollout"]), _rows(data["question"]), strict=True):
         uid, session = key.rsplit("_", 1)
         questions[uid] = question_of(question.decode("utf-8"))
-        arrived[uid][int(session)] = decode_rollout(rollout, codec, grammar)
+        arrived[uid][int(session)] = decode_rollout(rollout, tokenizer, grammar)
     return [whole_group(uid, question, arrived[uid], group_size) for uid, question in questions.items()]
 
 

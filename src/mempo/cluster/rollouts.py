@@ -15,7 +15,7 @@ import numpy as np
 from mempo.rewards.outcome import OutcomeScore
 from mempo.rollout.protocol import TurnGrammar
 from mempo.rollout.question import Question
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import StopReason, Trajectory
 from mempo.storage.files import dump_line
 from mempo.storage.rollouts import Sidecar, rollout_line, trajectory_of
@@ -28,12 +28,12 @@ def encode_rollout(trajectory: Trajectory) -> bytes:
     return len(line).to_bytes(8, "little") + line + sidecar.bytes()
 
 
-def decode_rollout(data: bytes, codec: Codec, grammar: TurnGrammar) -> Trajectory:
+def decode_rollout(data: bytes, tokenizer: Tokenizer, grammar: TurnGrammar) -> Trajectory:
     """The trajectory of `encode_rollout`; log-probs come back as float32."""
     stop = 8 + int.from_bytes(data[:8], "little")
     arrays = data[stop:]
     line = json.loads(data[8:stop])
-    return trajectory_of(line, np.frombuffer(arrays, "<i4"), np.frombuffer(arrays, "<f4"), codec, grammar)
+    return trajectory_of(line, np.frombuffer(arrays, "<i4"), np.frombuffer(arrays, "<f4"), tokenizer, grammar)
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from mempo.config import Config
-from mempo.engine.model import load_codec, model_window
+from mempo.engine.model import load_tokenizer, model_window
 from mempo.envs.registry import make_world
 from mempo.rollout.agent import Agent, DecodingSettings
 from mempo.rollout.interfaces import World
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.setup import advantage_function, custom_score, make_agent, make_tools, open_retriever
 from mempo.storage.run_folder import RunFolder
 from mempo.train.score_batch import Scoring
@@ -24,7 +24,7 @@ class ClusterRun:
 
     config: Config
     folder: RunFolder
-    codec: Codec
+    tokenizer: Tokenizer
     agent: Agent
     world: World | None
     scoring: Scoring
@@ -40,16 +40,16 @@ class ClusterRun:
         config = Config.model_validate(section)
         folder = RunFolder(Path(config.output))
         assert config.model.path is not None  # the launcher refuses a run without a model
-        codec = load_codec(config.model.path)
+        tokenizer = load_tokenizer(config.model.path)
         world = make_world(config.data.world, config.data.world_options) if config.data.world else None
         tools = make_tools(config, open_retriever(config, world, folder.path / "data"))
-        agent = make_agent(config, codec, tools, world)
+        agent = make_agent(config, tokenizer, tools, world)
         limits = [n for n in (longest_row_tokens, model_window(config.model.path)) if n is not None]
         scoring = Scoring(
             outcome=config.reward,
             memory=config.memory,
             credit=config.credit,
-            codec=codec,
+            tokenizer=tokenizer,
             window_tokens=min(limits, default=None),
             memory_signal=config.rl.memory_signal,
             custom_score=custom_score(config),
@@ -57,7 +57,7 @@ class ClusterRun:
             grammar=agent.grammar,
             max_failed_share=config.rl.max_failed_share,
         )
-        return cls(config, folder, codec, agent, world, scoring)
+        return cls(config, folder, tokenizer, agent, world, scoring)
 
 
 def decoding_of(sampling_params: Mapping[str, Any]) -> DecodingSettings:

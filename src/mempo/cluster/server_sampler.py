@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from mempo.engine.stop import watched
 from mempo.rollout.interfaces import Generation, SamplerError, SamplingParams
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import GenerationStop
 
 
@@ -26,8 +26,8 @@ class ServerSampler:
     `versions`: the global steps of the weights that sampled its turns; None where the server did not say.
     """
 
-    def __init__(self, client: LLMClient, codec: Codec, request_id: str) -> None:
-        self._client, self._codec, self._request_id = client, codec, request_id
+    def __init__(self, client: LLMClient, tokenizer: Tokenizer, request_id: str) -> None:
+        self._client, self._tokenizer, self._request_id = client, tokenizer, request_id
         self.versions: list[int | None] = []
 
     async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
@@ -45,7 +45,7 @@ class ServerSampler:
             "top_p": sampling.top_p,
             "top_k": sampling.top_k or -1,
             "stop": list(sampling.stop),
-            "stop_token_ids": sorted(self._codec.eos_ids),
+            "stop_token_ids": sorted(self._tokenizer.eos_ids),
             "logprobs": True,
             "skip_special_tokens": False,  # or vLLM overlooks stop strings that are special tokens
         }
@@ -62,7 +62,7 @@ class ServerSampler:
                 "that are not finite"
             )
         self.versions.append(output.extra_fields.get("global_steps"))
-        watcher = watched(self._codec, sampling, list(map(int, output.token_ids)), list(map(float, logprobs)))
+        watcher = watched(self._tokenizer, sampling, list(map(int, output.token_ids)), list(map(float, logprobs)))
         if watcher.stop is None and len(output.token_ids) < sampling.max_new_tokens:
             watcher.stop = GenerationStop.STOP_STRING  # it stopped by a rule of its own
         return watcher.generation()

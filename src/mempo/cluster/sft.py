@@ -21,10 +21,10 @@ from rich.console import Console
 from mempo.cluster.sft_rows_file import write_rows
 from mempo.cluster.verl_learning import model_section, precision
 from mempo.config import Config
-from mempo.engine.model import load_codec
+from mempo.engine.model import load_tokenizer
 from mempo.errors import UserError
 from mempo.rollout.protocol import closing, opening
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import Row, Turn
 from mempo.setup import load_data, make_agent, make_tools
 from mempo.storage.outputs import output_folder, refuse_others
@@ -55,10 +55,10 @@ def write_sft_data(config: Config, out: Path, console: Console, force: bool = Fa
             "sft.lossy_steps shows complete notes first and forgetful ones later, but verl shuffles the rows of a "
             "file; set sft.lossy_steps=null"
         )
-    codec = load_codec(config.model.path)
+    tokenizer = load_tokenizer(config.model.path)
     with tempfile.TemporaryDirectory() as work:
         data = load_data(config, Path(work))
-        agent = make_agent(config, codec, make_tools(config, data.retriever), data.world)
+        agent = make_agent(config, tokenizer, make_tools(config, data.retriever), data.world)
         found = demonstrations(config, data, agent, console)
     rows = mixed_rows(found.rows, found.probes, config)
     if len(rows) < config.sft.batch_rows:
@@ -67,8 +67,8 @@ def write_sft_data(config: Config, out: Path, console: Console, force: bool = Fa
             f"({config.sft.demos}), or set sft.batch_rows={len(rows)}"
         )
     with output_folder(out, "sft-data", made_by, force) as folder:
-        write_rows(folder / ROWS, rows, codec.tokenizer)
-        _write_lines(folder / CHAT, [conversation(demo, config.prompt.system, codec) for demo in found.demos])
+        write_rows(folder / ROWS, rows, tokenizer.hf)
+        _write_lines(folder / CHAT, [conversation(demo, config.prompt.system, tokenizer) for demo in found.demos])
         settings = verl_settings(config, out.resolve(), rows)
         text = yaml.safe_dump(settings, sort_keys=False)
         (folder / SETTINGS).write_text(f"# Made by mempo cluster sft-data.\n{text}", encoding="utf-8")
@@ -160,21 +160,21 @@ def verl_settings(config: Config, out: Path, rows: Sequence[Row]) -> dict[str, A
 # --- chat messages -------------------------------------------------------------------------------------------------
 
 
-def conversation(demo: Demo, system: str, codec: Codec) -> dict[str, Any]:
+def conversation(demo: Demo, system: str, tokenizer: Tokenizer) -> dict[str, Any]:
     """An episode as `messages`: own turns are the assistant's, the question and tool results the user's."""
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": demo.question.text})
     for turn in demo.trajectory.turns:
-        messages.append({"role": "assistant", "content": codec.decode(turn.own_ids)})
+        messages.append({"role": "assistant", "content": tokenizer.decode(turn.own_ids)})
         if turn.observation is not None:
-            messages.append({"role": "user", "content": _observed(turn, codec)})
+            messages.append({"role": "user", "content": _observed(turn, tokenizer)})
     return {"id": demo.question.id, "messages": messages, "answer": [list(one) for one in demo.question.objectives]}
 
 
-def _observed(turn: Turn, codec: Codec) -> str:
+def _observed(turn: Turn, tokenizer: Tokenizer) -> str:
     """The tool result in its tags, without the separators of turns around it."""
     assert turn.observation is not None
-    text = codec.decode(turn.observation.ids)
+    text = tokenizer.decode(turn.observation.ids)
     start, stop = text.find(opening("tool_response")), text.rfind(closing("tool_response"))
     return text[start : stop + len(closing("tool_response"))]
 

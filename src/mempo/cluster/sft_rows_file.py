@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mempo.rollout.trajectory import Row
-from mempo.storage.atomic import whole_file
+from mempo.storage.atomic import atomic_file
 
 SCHEMA = pa.schema([("input_ids", pa.list_(pa.int32())), ("loss_mask", pa.list_(pa.int8()))])
 """A row's ids, and 1 where the id was written by the expert: what comes before it predicts it."""
@@ -38,5 +38,5 @@ def write_rows(path: Path, rows: Sequence[Row], tokenizer: Any) -> None:
     columns = {"input_ids": [list(row.ids) for row in rows], "loss_mask": [loss_mask(row) for row in rows]}
     table = pa.table(columns, schema=SCHEMA.with_metadata({VOCABULARY: vocabulary_mark(tokenizer).encode()}))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as temporary:
+    with atomic_file(path) as temporary:
         pq.write_table(table, temporary)

@@ -110,7 +110,7 @@ class MempoTrainer(PPOTrainerSync):
         return {**found, **{f"val-mempo/{name}": value for name, value in measures.items()}}
 
     def _arrived(self, group_size: int) -> list[Group]:
-        return take_rollouts(self._run.codec, self._run.agent.grammar, group_size)
+        return take_rollouts(self._run.tokenizer, self._run.agent.grammar, group_size)
 
     @contextmanager
     def _cause_of_no_rows(self, group_size: int) -> Iterator[None]:
@@ -203,7 +203,7 @@ class MempoTrainer(PPOTrainerSync):
         metrics.update({f"mempo/{name}": value for name, value in self._measures.items()})
         if config.rl.log_rollouts_every and self.global_steps % config.rl.log_rollouts_every == 0:
             file = self._run.folder.rollouts(self.global_steps)
-            facts = scored.facts_with(counted, advantages)
+            facts = scored.records_with(counted, advantages)
             save_rollouts(file, trajectories, facts, advantages_by_turn(rows, len(trajectories)))
         return batch
 

@@ -20,7 +20,7 @@ from typing import Any
 from mempo.config import Config
 from mempo.config.cluster import ClusterSettings
 from mempo.errors import UserError
-from mempo.storage.atomic import remove_whole
+from mempo.storage.atomic import remove_atomic
 from mempo.storage.read_files import exists, read_bytes
 from mempo.storage.run_folder import RunFolder
 
@@ -136,7 +136,7 @@ def remove_old_checkpoints(checkpoints: Path, before: int, keep: int) -> None:
     older = sorted((step, path) for step, path in _step_folders(checkpoints).items() if step < before)
     for _, path in older[: max(len(older) - keep, 0)]:
         try:
-            remove_whole(path)
+            remove_atomic(path)
         except OSError as error:
             print(f"mempo: the old checkpoint {path} could not be removed ({error})")
 

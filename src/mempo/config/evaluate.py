@@ -51,7 +51,7 @@ class EvalSettings(Settings):
     max_in_flight: int = Field(default=256, ge=1)
     """Rollouts under way at once."""
     max_errors_in_row: int = Field(default=16, ge=1)
-    """So many rollouts in a row that infrastructure spoils end `mempo eval`; what was played stays saved."""
+    """So many rollouts in a row that fail for infrastructure reasons end `mempo eval`; what was played stays saved."""
 
     @field_validator("agents", mode="before")
     @classmethod

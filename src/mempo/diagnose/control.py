@@ -28,7 +28,7 @@ from mempo.rewards.note_reward import Evidence, note_reward
 from mempo.rewards.probe import Probe, probe_or_reason
 from mempo.rollout.interfaces import Scorer, ScoreRequest
 from mempo.rollout.question import Question
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import Trajectory
 
 CONTEXTS = ("note", "other", "empty", "history")
@@ -52,7 +52,7 @@ class ControlNote:
 def ask(
     batch: Batch,
     trajectories: Sequence[Trajectory],
-    codec: Codec,
+    tokenizer: Tokenizer,
     scorer: Scorer,
     probe: ProbeSettings,
     notes: int,
@@ -68,14 +68,14 @@ def ask(
     ]
     chosen = [places[i] for i in spread(len(places), notes)]
     donors = _Donors(places)
-    empty_ids = codec.encode_trusted("<mem></mem>")
+    empty_ids = tokenizer.encode_trusted("<mem></mem>")
     probes: dict[str, Probe | None] = {}
     requests: list[ScoreRequest] = []
     asked: list[tuple[RolloutRecord, TurnRecord, Probe, TurnRecord | None, dict[str, int]]] = []
     for rollout, turn, trajectory in chosen:
         key = f"{rollout.question_id}\0{rollout.question}\0{rollout.objectives}"
         if key not in probes:
-            probes[key] = _probe(rollout, codec, probe)
+            probes[key] = _probe(rollout, tokenizer, probe)
         target = probes[key]
         if target is None or (turn.signal and turn.signal.gold_tokens not in (0, len(target.gold))):
             continue
@@ -186,7 +186,7 @@ class _Donors:
         return trajectory.turns[turn.index].note_ids or ()
 
 
-def _probe(rollout: RolloutRecord, codec: Codec, settings: ProbeSettings) -> Probe | None:
+def _probe(rollout: RolloutRecord, tokenizer: Tokenizer, settings: ProbeSettings) -> Probe | None:
     question = Question(rollout.question_id, rollout.question, rollout.objectives or None, rollout.probe)
-    found = probe_or_reason(codec, question, settings)
+    found = probe_or_reason(tokenizer, question, settings)
     return found if isinstance(found, Probe) else None

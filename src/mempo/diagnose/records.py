@@ -13,7 +13,7 @@ from mempo.config.rewards import MemorySettings
 from mempo.config.train import CreditSettings
 from mempo.rewards.rollout_metrics import counts, unscored
 from mempo.rollout.question import objectives_of
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import GenerationStop, Trajectory, Turn
 from mempo.train.advantages import group_advantages, note_slots
 
@@ -110,12 +110,12 @@ def batch_of(
     name: str,
     trajectories: Sequence[Trajectory],
     lines: Sequence[Mapping[str, Any]],
-    codec: Codec,
+    tokenizer: Tokenizer,
     group_size: int,
 ) -> Batch:
     """Records of one rollout file. Groups are `group_size` neighbouring lines of one question; where the lines do not
     come so, runs of lines of one question."""
-    records = [_rollout(trajectory, line, codec) for trajectory, line in zip(trajectories, lines, strict=True)]
+    records = [_rollout(trajectory, line, tokenizer) for trajectory, line in zip(trajectories, lines, strict=True)]
     groups = []
     for positions in grouped([line["question_id"] for line in lines], group_size):
         sound = tuple(records[i] for i in positions if counts(lines[i]))
@@ -163,13 +163,13 @@ def _with_advantage(turn: TurnRecord, by_turn: Mapping[int, float]) -> TurnRecor
     return replace(turn, signal=replace(turn.signal, advantage=by_turn.get(turn.index)))
 
 
-def _rollout(trajectory: Trajectory, line: Mapping[str, Any], codec: Codec) -> RolloutRecord:
+def _rollout(trajectory: Trajectory, line: Mapping[str, Any], tokenizer: Tokenizer) -> RolloutRecord:
     signals = {note["turn"]: _signal(note) for note in line.get("notes") or ()}
     return RolloutRecord(
         question_id=trajectory.question_id,
         question=line.get("question") or "",
         objectives=objectives_of(line.get("gold")),
-        turns=tuple(_turn(turn, signals.get(turn.index), codec) for turn in trajectory.turns),
+        turns=tuple(_turn(turn, signals.get(turn.index), tokenizer) for turn in trajectory.turns),
         probe=line.get("probe"),
         score=line.get("score"),
         em=line.get("em"),
@@ -192,16 +192,16 @@ def _signal(note: Mapping[str, Any]) -> NoteSignal:
     )
 
 
-def _turn(turn: Turn, signal: NoteSignal | None, codec: Codec) -> TurnRecord:
+def _turn(turn: Turn, signal: NoteSignal | None, tokenizer: Tokenizer) -> TurnRecord:
     action = turn.parsed.action
     observation = None
     if turn.observation is not None:
         # The first and the last part are the wrapper around what the tool said.
         parts = turn.observation.parts[1:-1] or turn.observation.parts
-        observation = "".join(codec.decode(part.ids) for part in parts)
+        observation = "".join(tokenizer.decode(part.ids) for part in parts)
     return TurnRecord(
         index=turn.index,
-        note=note_text(turn, codec),
+        note=note_text(turn, tokenizer),
         note_tokens=len(turn.note_ids or ()),
         note_slots=len(note_slots(turn)),
         generated_tokens=len(turn.generated_ids),
@@ -211,10 +211,10 @@ def _turn(turn: Turn, signal: NoteSignal | None, codec: Codec) -> TurnRecord:
     )
 
 
-def note_text(turn: Turn, codec: Codec) -> str | None:
+def note_text(turn: Turn, tokenizer: Tokenizer) -> str | None:
     """The inside of the turn's closed note; None without one."""
     if turn.parsed.note is None or turn.note_ids is None:
         return None
     own = turn.own_ids
-    ended = turn.stop is GenerationStop.EOS and own and own[-1] in codec.eos_ids
-    return turn.parsed.note.inner(codec.decode(own[:-1] if ended else own)).strip()
+    ended = turn.stop is GenerationStop.EOS and own and own[-1] in tokenizer.eos_ids
+    return turn.parsed.note.inner(tokenizer.decode(own[:-1] if ended else own)).strip()

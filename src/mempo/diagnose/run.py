@@ -17,17 +17,17 @@ from mempo.diagnose.numbers import finite
 from mempo.diagnose.records import Batch, batch_of, with_recomputed_advantages
 from mempo.diagnose.render import page
 from mempo.diagnose.report import Material, build_report
-from mempo.engine.model import load_codec, load_policy
+from mempo.engine.model import load_policy, load_tokenizer
 from mempo.engine.scorer import LocalScorer
 from mempo.envs.registry import make_world
 from mempo.errors import UserError, counted
 from mempo.rewards.rollout_metrics import counts
 from mempo.rollout.interfaces import Environment
 from mempo.rollout.protocol import ACTION_TAGS, TurnGrammar
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import Trajectory
 from mempo.run.evaluate import final_model
-from mempo.storage.files import write_whole
+from mempo.storage.files import write_atomic
 from mempo.storage.outputs import output_files, refuse_taken
 from mempo.storage.read_files import exists
 from mempo.storage.rollouts import load_rollouts
@@ -71,9 +71,9 @@ def diagnose(run: Path, options: DiagnoseOptions | None = None) -> dict[str, Any
     config = resolve(str(run), options.overrides).config
     name = _chosen(run, options.step)
     model = _model(run, config)
-    codec = load_codec(str(model))
+    tokenizer = load_tokenizer(str(model))
     metrics = finite(RunFolder(run).metrics())
-    reader = _Reader(run, config, codec, _grammar(config))
+    reader = _Reader(run, config, tokenizer, _grammar(config))
     batch, trajectories, warnings = reader.read(name)
     if not batch.rollouts:
         raise UserError(
@@ -87,7 +87,7 @@ def diagnose(run: Path, options: DiagnoseOptions | None = None) -> dict[str, Any
         warnings.append("rl.memory_signal is false: notes were not scored and got no advantages in this run")
     control = None
     if options.use_model:
-        control = _ask(model, config, codec, batch, trajectories, options.notes)
+        control = _ask(model, config, tokenizer, batch, trajectories, options.notes)
         warnings += _other_policy(run, name, model, metrics)
     else:
         warnings.append("the policy was not asked (--no-model): no control, no P(history)")
@@ -109,8 +109,8 @@ def diagnose(run: Path, options: DiagnoseOptions | None = None) -> dict[str, Any
     report = build_report(material)
     with output_files(out, "diagnosis", _MADE_BY, options.force, _of_earlier_release) as folder:
         report["figures"] = save_figures(report, folder)
-        write_whole(folder / "diagnosis.md", page(report))
-        write_whole(folder / "diagnosis.json", dump(report) + "\n")
+        write_atomic(folder / "diagnosis.md", page(report))
+        write_atomic(folder / "diagnosis.json", dump(report) + "\n")
     return report
 
 
@@ -138,7 +138,7 @@ def saved_steps(run: Path) -> list[int]:
 class _Reader:
     run: Path
     config: Config
-    codec: Codec
+    tokenizer: Tokenizer
     grammar: TurnGrammar
 
     def read(self, name: str) -> tuple[Batch, list[Trajectory], list[str]]:
@@ -146,10 +146,10 @@ class _Reader:
         config, file = self.config, self.run / "rollouts" / f"{name}.jsonl"
         is_rl = name not in _EVALUATIONS
         try:
-            trajectories, lines, _ = load_rollouts(file, self.codec, self.grammar)
+            trajectories, lines, _ = load_rollouts(file, self.tokenizer, self.grammar)
             lines = finite(lines)  # another writer may have put NaN there
             size = config.rl.rollouts_per_question if is_rl else config.evaluate.rollouts_per_question
-            batch = batch_of(name, trajectories, lines, self.codec, size)
+            batch = batch_of(name, trajectories, lines, self.tokenizer, size)
         except (OSError, ValueError, AttributeError, LookupError, TypeError, OverflowError, RecursionError) as error:
             raise UserError(
                 f"the rollouts {file} and their .tokens file cannot be read ({type(error).__name__}: {error}); choose "
@@ -224,10 +224,15 @@ def _model(run: Path, config: Config) -> Path | str:
 
 
 def _ask(
-    model: Path | str, config: Config, codec: Codec, batch: Batch, trajectories: Sequence[Trajectory], notes: int
+    model: Path | str,
+    config: Config,
+    tokenizer: Tokenizer,
+    batch: Batch,
+    trajectories: Sequence[Trajectory],
+    notes: int,
 ) -> tuple[list[ControlNote], int]:
-    policy = load_policy(config.model, str(model), codec)
-    return ask(batch, trajectories, codec, LocalScorer(policy), config.memory.probe, notes, policy.window)
+    policy = load_policy(config.model, str(model), tokenizer)
+    return ask(batch, trajectories, tokenizer, LocalScorer(policy), config.memory.probe, notes, policy.window)
 
 
 def _other_policy(run: Path, name: str, model: Path | str, metrics: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -25,7 +25,7 @@ from mempo.diagnose.numbers import finite
 from mempo.diagnose.signals import signals_of
 from mempo.diagnose.true_table import page
 from mempo.diagnose.worth import SignalQuality, Worth, ceiling, quality, worths_in_state
-from mempo.engine.model import load_codec, load_policy
+from mempo.engine.model import load_policy, load_tokenizer
 from mempo.engine.prefix_forward import SharedForward
 from mempo.engine.scorer import LocalScorer
 from mempo.errors import UserError
@@ -38,7 +38,7 @@ from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory, Turn
 from mempo.run.evaluate import final_model
 from mempo.setup import advantage_function, custom_score, load_data, make_agent, make_sampler, make_tools
-from mempo.storage.files import write_whole
+from mempo.storage.files import write_atomic
 from mempo.storage.run_folder import RunFolder
 from mempo.train.batch import take
 from mempo.train.score_batch import Scoring
@@ -133,8 +133,8 @@ def diagnose_truth(run: Path, options: TrueAdvantageOptions, console: Console | 
     report = finite({"policy": Path(model).name, **dataclasses.asdict(options), **dataclasses.asdict(measured)})
     report["out"] = None
     out = options.out or run / "diagnosis"
-    write_whole(out / "true-advantage.json", json.dumps(report, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
-    write_whole(out / "true-advantage.md", page(run.absolute().name, report))
+    write_atomic(out / "true-advantage.json", json.dumps(report, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+    write_atomic(out / "true-advantage.md", page(run.absolute().name, report))
     return report
 
 
@@ -158,10 +158,10 @@ def policy_of(run: Path, name: str) -> str:
 
 
 def _opened(config: Config, model: str, work_dir: Path) -> tuple[Instrument, list[Question]]:
-    codec = load_codec(model)
+    tokenizer = load_tokenizer(model)
     data = load_data(config, work_dir)
-    agent = make_agent(config, codec, make_tools(config, data.retriever), data.world)
-    policy = load_policy(config.model, model, codec)
+    agent = make_agent(config, tokenizer, make_tools(config, data.retriever), data.world)
+    policy = load_policy(config.model, model, tokenizer)
     forward = SharedForward(policy)
     instrument = Instrument(
         agent=agent,
@@ -171,7 +171,7 @@ def _opened(config: Config, model: str, work_dir: Path) -> tuple[Instrument, lis
             outcome=config.reward,
             memory=config.memory.model_copy(update={"full_policy": "actor"}),  # this policy is all there is
             credit=config.credit,
-            codec=codec,
+            tokenizer=tokenizer,
             window_tokens=policy.window,
             custom_score=custom_score(config),
             own_advantages=advantage_function(config),

@@ -67,8 +67,8 @@ def _plain(logits: Tensor, targets: Tensor, temperature: Tensor, with_entropy: b
 
 
 def _entropy(every: Tensor) -> Tensor:
-    """`[rows]` of log-probs `[rows, vocabulary]`, which are spoilt. Half the time of `torch.special.entr`, which takes
-    logarithms again."""
+    """`[rows]` of log-probs `[rows, vocabulary]`, which are overwritten. Half the time of
+    `torch.special.entr`, which takes logarithms again."""
     probs = every.exp()
     # Where the probability is 0 so is what it adds, and not 0 × -inf.
     return probs.mul_(every.clamp_(min=torch.finfo(every.dtype).min)).sum(-1).neg_()

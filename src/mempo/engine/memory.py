@@ -1,4 +1,4 @@
-"""Running out of memory is the user's to mend: one message with the numbers and the settings that help."""
+"""Running out of memory is the user's to fix: one message with the numbers and the settings that help."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from mempo.engine.lora import is_adapter_folder, load_adapter, merged_weights, s
 from mempo.engine.policy import Policy
 from mempo.engine.training_cache import backbone_hidden, hidden_behind
 from mempo.errors import UserError
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.storage.model_files import (
     check_weights,
     context_window,
@@ -26,7 +26,7 @@ from mempo.storage.model_files import (
     refuse_missing,
     said,
 )
-from mempo.storage.model_loading import folder_codec, load_whole
+from mempo.storage.model_loading import folder_tokenizer, load_whole
 
 transformers_logging.disable_progress_bar()  # checkpoints are written while our own bar is shown
 
@@ -56,17 +56,17 @@ def check_model_folder(path: str) -> None:
             check_weights(folder)
 
 
-def load_codec(path: str) -> Codec:
+def load_tokenizer(path: str) -> Tokenizer:
     """The tokenizer of a model folder or a hub name, with all ids that end a reply.
 
     Raises:
         UserError: it is not there, or damaged.
     """
     check_model_folder(path)
-    return folder_codec(model_folder(path, weights=False))
+    return folder_tokenizer(model_folder(path, weights=False))
 
 
-def load_policy(settings: ModelSettings, path: str | None = None, codec: Codec | None = None) -> Policy:
+def load_policy(settings: ModelSettings, path: str | None = None, tokenizer: Tokenizer | None = None) -> Policy:
     """Load the model of `path` (default `settings.path`) in evaluation mode; a folder that holds an adapter is loaded
     onto the model that it names.
 
@@ -78,7 +78,7 @@ def load_policy(settings: ModelSettings, path: str | None = None, codec: Codec |
         raise UserError("no model is named; set model.path")
     check_model_folder(path)
     if is_adapter_folder(path):
-        return load_adapter(lambda base: load_policy(settings, base, codec or load_codec(path)), Path(path))
+        return load_adapter(lambda base: load_policy(settings, base, tokenizer or load_tokenizer(path)), Path(path))
     if settings.threads:
         torch.set_num_threads(settings.threads)
     device = pick_device(settings.device)
@@ -89,7 +89,7 @@ def load_policy(settings: ModelSettings, path: str | None = None, codec: Codec |
         attn_implementation=settings.attention,
     )
     try:
-        policy = wrap_policy(model.to(device), codec or load_codec(path))
+        policy = wrap_policy(model.to(device), tokenizer or load_tokenizer(path))
     except UserError:
         raise
     except Exception as error:  # a configuration that fits the weights and is wrong all the same
@@ -111,7 +111,7 @@ def set_update_mode(policy: Policy, settings: ModelSettings) -> Policy:
     return policy
 
 
-def wrap_policy(model: Any, codec: Codec) -> Policy:
+def wrap_policy(model: Any, tokenizer: Tokenizer) -> Policy:
     """A policy of a model already made; tries once whether its head is a plain matrix and what its cache is good for.
 
     Raises:
@@ -119,14 +119,14 @@ def wrap_policy(model: Any, codec: Codec) -> Policy:
     """
     model.eval()
     vocabulary = model.get_output_embeddings().weight.shape[0]
-    if codec.size > vocabulary:
+    if tokenizer.size > vocabulary:
         raise UserError(
-            f"the tokenizer has {codec.size} tokens but the model only {vocabulary} output rows; "
+            f"the tokenizer has {tokenizer.size} tokens but the model only {vocabulary} output rows; "
             "resize the model's embeddings or take its own tokenizer"
         )
     plain_head = _has_plain_head(model)
     cache_use(model, plain_head)  # refuses what it must
-    return Policy(model, codec, plain_head)
+    return Policy(model, tokenizer, plain_head)
 
 
 def save_policy(policy: Policy, folder: Path) -> None:
@@ -137,7 +137,7 @@ def save_policy(policy: Policy, folder: Path) -> None:
     else:
         plain = policy.adapter.base.model  # its modules have the names of a model without adapters
         plain.save_pretrained(folder, state_dict=merged_weights(policy))
-    policy.codec.tokenizer.save_pretrained(folder)
+    policy.tokenizer.hf.save_pretrained(folder)
 
 
 def save_trained(policy: Policy, folder: Path) -> None:
@@ -146,7 +146,7 @@ def save_trained(policy: Policy, folder: Path) -> None:
         save_policy(policy, folder)
     else:
         save_adapter(policy, folder)
-        policy.codec.tokenizer.save_pretrained(folder)
+        policy.tokenizer.hf.save_pretrained(folder)
 
 
 def model_window(path: str) -> int | None:

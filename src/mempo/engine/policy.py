@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.storage.model_files import context_window
 
 
@@ -27,7 +27,7 @@ class Policy:
     """A model with its tokenizer. `plain_head`: logits are the output embedding of the last hidden state, no more."""
 
     model: PreTrainedModel
-    codec: Codec
+    tokenizer: Tokenizer
     plain_head: bool
     version: int = 0
     """Counts the changes of the weights: what was computed under another version (keys and values) is of no use."""

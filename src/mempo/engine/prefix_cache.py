@@ -74,10 +74,10 @@ Kept = Views | Whole
 
 
 class _Node:
-    __slots__ = ("children", "fleeting", "ids", "kv", "parent", "used")
+    __slots__ = ("children", "ids", "kv", "parent", "temporary", "used")
 
-    def __init__(self, ids: Ids, kv: Kept | None, parent: _Node | None, used: int, fleeting: bool) -> None:
-        self.ids, self.kv, self.parent, self.used, self.fleeting = ids, kv, parent, used, fleeting
+    def __init__(self, ids: Ids, kv: Kept | None, parent: _Node | None, used: int, temporary: bool) -> None:
+        self.ids, self.kv, self.parent, self.used, self.temporary = ids, kv, parent, used, temporary
         self.children: dict[int, _Node] = {}
 
 
@@ -124,11 +124,11 @@ class RadixCache:
         if at < length:
             raise KeyError(f"{at} of {length} ids are stored")
 
-    def insert(self, ids: Ids, kv: Kept, start: int, fleeting: bool = False) -> None:
+    def insert(self, ids: Ids, kv: Kept, start: int, temporary: bool = False) -> None:
         """Store `kv` of `ids[start:]`; what stands before must be stored already, else nothing is.
 
-        They are copied, so that a view does not keep a whole batch alive. What is `fleeting` is a view, and gone
-        with the next `drop_fleeting`.
+        They are copied, so that a view does not keep a whole batch alive. What is `temporary` is a view, and gone
+        with the next `drop_temporary`.
         """
         self._clock += 1
         path = list(self._path(ids))
@@ -139,17 +139,17 @@ class RadixCache:
         if used < len(node.ids):
             node = self._split(node, used)
         own = kv.part(known - start)
-        fresh = _Node(ids[known:].copy(), own if fleeting else own.clone(), node, self._clock, fleeting)
+        fresh = _Node(ids[known:].copy(), own if temporary else own.clone(), node, self._clock, temporary)
         node.children[int(ids[known])] = fresh
         self.bytes += _size(fresh)
 
-    def drop_fleeting(self) -> None:
-        """What hangs on a fleeting node is fleeting too, so whole branches go."""
+    def drop_temporary(self) -> None:
+        """What hangs on a temporary node is temporary too, so whole branches go."""
         waiting = [self._root]
         while waiting:
             node = waiting.pop()
             for first, child in list(node.children.items()):
-                if child.fleeting:
+                if child.temporary:
                     self.bytes -= sum(_size(gone) for gone in self._nodes(child))
                     del node.children[first]
                 else:
@@ -181,9 +181,9 @@ class RadixCache:
         assert node.kv is not None
         assert node.parent is not None
         halves: tuple[Kept, Kept] = node.kv.part(0, at), node.kv.part(at)
-        if not node.fleeting:  # else one half would keep the memory of both
+        if not node.temporary:  # else one half would keep the memory of both
             halves = halves[0].clone(), halves[1].clone()
-        head = _Node(node.ids[:at], halves[0], node.parent, node.used, node.fleeting)
+        head = _Node(node.ids[:at], halves[0], node.parent, node.used, node.temporary)
         node.parent.children[int(node.ids[0])] = head
         node.ids, node.kv, node.parent = node.ids[at:], halves[1], head
         head.children[int(node.ids[0])] = node

@@ -102,7 +102,7 @@ class SharedForward:
         for _, wave in groupby(rows, key=lambda row: row.wave):
             for batch in batches(list(wave), self.budget_tokens):
                 yield self._forward(batch, keep)
-        self.kept.drop_fleeting()
+        self.kept.drop_temporary()
         scratch = self._scratch
         if scratch is not None and (
             scratch.device.type != "cpu"  # other devices hand out the same memory again by themselves
@@ -151,7 +151,7 @@ class SharedForward:
         for number, row in enumerate(batch):
             if row.keep > row.past:
                 kv = made.taken(number, row.keep - row.past)
-                self.kept.insert(row.ids[: row.keep], kv, row.past, fleeting=not keep)
+                self.kept.insert(row.ids[: row.keep], kv, row.past, temporary=not keep)
 
     def _behind(
         self, batch: Sequence[PlannedRow], width: int

@@ -69,7 +69,7 @@ class _Batch:
         self._live, self._prompts, self._sampling, self._capacity = live, prompts, sampling, capacity
         self._device = policy.device
         self._looks_late = policy.device.type != "cpu" if looks_late is None else looks_late
-        self._watchers = [StopWatcher(policy.codec, one) for one in sampling]
+        self._watchers = [StopWatcher(policy.tokenizer, one) for one in sampling]
         self._noise = torch.from_numpy(uniforms(sampling, max(one.max_new_tokens for one in sampling)))
         self._waiting = deque(range(len(prompts)))
         self._rows: list[int] = []  # the request in each row; it may have ended

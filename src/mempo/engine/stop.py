@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mempo.rollout.interfaces import Generation, SamplingParams
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import GenerationStop
 
 
 class StopWatcher:
     """Collects one generation and says when it ends: end of sequence, stop string, or length."""
 
-    def __init__(self, codec: Codec, sampling: SamplingParams) -> None:
-        self._codec = codec
+    def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams) -> None:
+        self._tokenizer = tokenizer
         self._sampling = sampling
         self._last_chars = {stop[-1] for stop in sampling.stop}
         self._reach = max((len(stop) for stop in sampling.stop), default=0) + 1
@@ -27,7 +27,7 @@ class StopWatcher:
             return
         self._ids.append(token)
         self._logprobs.append(logprob)
-        if token in self._codec.eos_ids:
+        if token in self._tokenizer.eos_ids:
             self.stop = GenerationStop.EOS
         elif self._ends_stop_string(token):
             self.stop = GenerationStop.STOP_STRING
@@ -42,10 +42,10 @@ class StopWatcher:
 
         Every token but one inside a character adds a character at least, so the last `4 * reach` tokens hold it.
         """
-        piece = self._codec.piece(token)
+        piece = self._tokenizer.piece(token)
         if "\ufffd" not in piece and not self._last_chars.intersection(piece):
             return False
-        tail = self._codec.decode(self._ids[-4 * self._reach :])
+        tail = self._tokenizer.decode(self._ids[-4 * self._reach :])
         if not any(stop in tail for stop in self._sampling.stop):
             return False
         self._drop_beyond()
@@ -53,7 +53,7 @@ class StopWatcher:
 
     def _drop_beyond(self) -> None:
         """Cut tokens that begin after the first stop string; the one that straddles its end stays whole."""
-        decoded = self._codec.decode_spans(self._ids)
+        decoded = self._tokenizer.decode_spans(self._ids)
         ends = [decoded.text.find(s) + len(s) for s in self._sampling.stop if s in decoded.text]
         if ends:
             kept = decoded.tokens_of(0, min(ends))
@@ -61,9 +61,11 @@ class StopWatcher:
             del self._ids[length:], self._logprobs[length:]
 
 
-def watched(codec: Codec, sampling: SamplingParams, ids: Sequence[int], logprobs: Sequence[float]) -> StopWatcher:
+def watched(
+    tokenizer: Tokenizer, sampling: SamplingParams, ids: Sequence[int], logprobs: Sequence[float]
+) -> StopWatcher:
     """Our own stop rule over what another engine has generated `[tokens]`, which may be some tokens more."""
-    watcher = StopWatcher(codec, sampling)
+    watcher = StopWatcher(tokenizer, sampling)
     for token, logprob in zip(ids, logprobs, strict=True):
         watcher.add(token, logprob)
     return watcher

@@ -94,7 +94,7 @@ def _save_shape(policy: Policy, folder: Path) -> None:
     config = copy.deepcopy(model.config)
     config.architectures = [type(model).__name__]
     config.save_pretrained(folder)
-    policy.codec.tokenizer.save_pretrained(folder)
+    policy.tokenizer.hf.save_pretrained(folder)
 
 
 def vllm_params(sampling: Sequence[SamplingParams], seeds: Sequence[int], eos_ids: Sequence[int]) -> list[Any]:

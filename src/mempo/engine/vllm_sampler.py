@@ -74,7 +74,7 @@ class VllmSampler:
         self.renew()
         seeds = [secrets.randbits(63) if one.seed is None else one.seed for one in sampling]
         with said_by_vllm("generating", "see its log (VLLM_LOGGING_LEVEL=INFO), or set sampler.engine=local"):
-            params = vllm_params(sampling, seeds, sorted(self._policy.codec.eos_ids))
+            params = vllm_params(sampling, seeds, sorted(self._policy.tokenizer.eos_ids))
             requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
             outputs = self._engine.generate(requests, params, use_tqdm=False)
         found = [self._generation(output.outputs[0], one) for output, one in zip(outputs, sampling, strict=True)]
@@ -129,7 +129,7 @@ class VllmSampler:
     def _generation(self, completion: Any, sampling: SamplingParams) -> Generation:
         told = zip(completion.token_ids, completion.logprobs, strict=True)
         logprobs = [known[token].logprob for token, known in told]
-        watcher = watched(self._policy.codec, sampling, completion.token_ids, logprobs)
+        watcher = watched(self._policy.tokenizer, sampling, completion.token_ids, logprobs)
         if watcher.stop is None and completion.finish_reason == "stop":
             watcher.stop = GenerationStop.STOP_STRING
         made = watcher.generation()

@@ -204,7 +204,7 @@ def _estimate(column: Column, objectives: int, values: Mapping[str, float], seed
 
 
 def _unscored_remark(row: Row, lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Rollouts that infrastructure did not spoil, and that do not count all the same."""
+    """Rollouts that did not fail for infrastructure reasons, and that do not count all the same."""
     left_out = sum(map(unscored, lines))
     if not left_out:
         return []

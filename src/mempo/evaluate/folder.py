@@ -13,7 +13,7 @@
 | tables/ | the table as Markdown, CSV and LaTeX; by-KEY where rows name several sources, types or levels |
 
 A rollout is known by its question's id and its number. Of two lines with one key the later one counts: that is how a
-rollout that infrastructure spoiled is made again.
+rollout that failed for infrastructure reasons is made again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mempo.evaluate.saved import read_rollouts
 from mempo.rollout.question import Question
 from mempo.storage.append import Key
 from mempo.storage.atomic import lone_process
-from mempo.storage.files import write_whole
+from mempo.storage.files import write_atomic
 from mempo.storage.read_files import PUT_BACK, RECORD, exists, read_json, read_yaml
 from mempo.storage.run_folder import Completed, changed_keys, shortened, without
 
@@ -171,7 +171,7 @@ class EvalFolder:
         """Write what is evaluated, or go on with it. `asked`: of every agent in `specs`; what was asked for before is
         kept where it is more. Raises as `refuse_changes` does."""
         self.refuse_changes(config, identity, completed)
-        write_whole(self.path / "identity.json", json.dumps(dict(identity), indent=1) + "\n")
+        write_atomic(self.path / "identity.json", json.dumps(dict(identity), indent=1) + "\n")
         known = self.agents()
         for spec in specs:
             before = asked_of(known.get(spec.file_name, {}))
@@ -184,8 +184,8 @@ class EvalFolder:
                 "questions": dict(sorted(counts.items())),
             }
             known[spec.file_name] = asdict(spec) | {"asked": record}
-        write_whole(self.path / "agents.json", json.dumps(known, indent=1) + "\n")
-        write_whole(self.path / "config.yaml", dump_yaml(config))  # last: with it the folder holds an evaluation
+        write_atomic(self.path / "agents.json", json.dumps(known, indent=1) + "\n")
+        write_atomic(self.path / "config.yaml", dump_yaml(config))  # last: with it the folder holds an evaluation
 
     def agents(self) -> dict[str, dict[str, Any]]:
         """`{file name: agent}`, in the order in which they were first evaluated."""

@@ -16,7 +16,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mempo.storage.files import write_whole
+from mempo.storage.files import write_atomic
 
 STYLE: dict[Any, Any] = {
     "text.parse_math": False,
@@ -48,7 +48,7 @@ def save_figure(figure: Figure, folder: Path, name: str) -> dict[str, str]:
     for kind, file in files.items():
         data = io.BytesIO()
         figure.savefig(data, format=kind, metadata={"Date": None} if kind == "svg" else None)
-        write_whole(folder / file, data.getvalue())
+        write_atomic(folder / file, data.getvalue())
     return files
 
 

@@ -11,7 +11,7 @@ from mempo.errors import UserError, nearest
 from mempo.evaluate.costs import costs, steps_of_line
 from mempo.evaluate.published_scores import MEASURES, variant_scores
 from mempo.rewards.outcome import matchable, score_answer
-from mempo.rewards.rollout_metrics import answer_facts
+from mempo.rewards.rollout_metrics import answer_record
 from mempo.rollout.question import Question, as_gold
 from mempo.rollout.trajectory import StopReason
 
@@ -125,7 +125,7 @@ class _Judge:
         measures = known.answers.get(answer)
         if measures is None:
             score = score_answer(answer, known.question, self._settings) if known.question.objectives else None
-            measures = known.answers[answer] = answer_facts(score)
+            measures = known.answers[answer] = answer_record(score)
         line.update(measures)
         if self._settings.score in SCORES:
             line["unscored"] = self._unscored(line, known)

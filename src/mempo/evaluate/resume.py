@@ -37,7 +37,7 @@ def missing_jobs(
     seed: int,
     retry: bool,
 ) -> list[Job]:
-    """The rollouts that are asked for and not there; with `retry` also those that infrastructure spoiled."""
+    """The rollouts that are asked for and not there; with `retry` also those that failed for infrastructure reasons."""
     jobs = jobs_of(questions, settings, seed)
     found = ((job, lines.get((job.question.id, job.rollout))) for job in jobs)
     return [job for job, line in found if line is None or (retry and line["is_error"])]
@@ -95,7 +95,7 @@ def score_missing_notes(folder: EvalFolder, spec: AgentSpec, setup: EvalSetup, q
     group: list[Trajectory] = []
     for line in _whole_lines(file, wanted):
         with reading(file, REMEDY):
-            group.append(trajectory_of(line, ints, floats, agent.renderer.codec, agent.grammar))
+            group.append(trajectory_of(line, ints, floats, agent.renderer.tokenizer, agent.grammar))
         if len(group) == _NOTES_AT_ONCE:
             _score(folder, spec, setup, asked, group)
             group = []

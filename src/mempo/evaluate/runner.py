@@ -19,7 +19,7 @@ from mempo.evaluate.metrics import by_objectives, summarise
 from mempo.rewards.memory import score_notes
 from mempo.rewards.note_reward import NoteScore
 from mempo.rewards.outcome import CustomScore, outcome_score
-from mempo.rewards.rollout_metrics import counts, rollout_facts
+from mempo.rewards.rollout_metrics import counts, rollout_record
 from mempo.rollout.agent import Agent, Job, at_once, rollout
 from mempo.rollout.interfaces import CohortSampler, Sampler, Scorer
 from mempo.rollout.question import Question
@@ -88,7 +88,7 @@ async def play(agent: Agent, sampler: Sampler, jobs: Sequence[Job], settings: Ev
     place of one that ended, so that a sampler which batches in lockstep goes on with full batches.
 
     Raises:
-        UserError: a question that cannot be played, or `max_errors_in_row` rollouts in a row spoiled by infrastructure.
+        UserError: a question that cannot be played, or `max_errors_in_row` failed rollouts in a row.
     """
     cohort = sampler if isinstance(sampler, CohortSampler) else None
     waiting = iter(jobs)
@@ -109,7 +109,7 @@ async def play(agent: Agent, sampler: Sampler, jobs: Sequence[Job], settings: Ev
                 if errors_in_row >= settings.max_errors_in_row:
                     raise UserError(
                         f"{counted(errors_in_row, 'rollout')} in a row failed by infrastructure, the last with: "
-                        f"{done.error or _tool_error(done)}; mend it and play them again with --retry-errors"
+                        f"{done.error or _tool_error(done)}; fix it and play them again with --retry-errors"
                     )
         finally:
             if cohort is not None:
@@ -132,7 +132,7 @@ def facts_of(
     outcome = outcome_score(question, trajectory, setup.outcome, setup.custom_score)
     return {
         "question_id": question.id,
-        **rollout_facts(question, trajectory, outcome),
+        **rollout_record(question, trajectory, outcome),
         **costs(steps_of(trajectory)),
         **({"groups": groups} if (groups := groups_of(question)) else {}),
         **({} if seconds is None else {"seconds": round(seconds, 3)}),
@@ -149,9 +149,9 @@ def scored_notes(
     asked about the notes of the others."""
     if setup.scorer is None or not trajectories:
         return [[] for _ in trajectories]
-    codec = setup.agent.renderer.codec
+    tokenizer = setup.agent.renderer.tokenizer
     memory = setup.memory.model_copy(update={"full_policy": "actor"})
-    return score_notes(questions, trajectories, codec, setup.scorer, memory, setup.window, counted=counted)
+    return score_notes(questions, trajectories, tokenizer, setup.scorer, memory, setup.window, counted=counted)
 
 
 def evaluate(

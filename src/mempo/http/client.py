@@ -72,7 +72,7 @@ class HttpClient:
         """`read(reply)` of a request for JSON; `body` None sends none.
 
         Raises:
-            HttpError: no try succeeded, or one failed in a way that another cannot mend.
+            HttpError: no try succeeded, or one failed in a way that another cannot fix.
         """
         url = self.base + path
         # Lone surrogates are escaped, so that any text of ours is a valid request.

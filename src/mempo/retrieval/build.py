@@ -15,7 +15,7 @@ from mempo.retrieval.encoder_folder import encoder_folder, resolved_encoder
 from mempo.retrieval.index_folder import refuse_other_index, refuse_out_dir
 from mempo.retrieval.ranked import RankedIndex
 from mempo.retrieval.tantivy import TantivyIndex, TantivySettings
-from mempo.storage.atomic import remove_whole
+from mempo.storage.atomic import remove_atomic
 
 Report = Callable[[str, int, int], None]
 
@@ -54,7 +54,7 @@ def build_index(
         built = _lexical(opened, out_dir, settings)
         report("index words", 1, 1)
     if unpacked.is_dir():
-        remove_whole(unpacked)
+        remove_atomic(unpacked)
     return built
 
 

@@ -19,7 +19,7 @@ from mempo.retrieval.document import Document as Document
 from mempo.retrieval.errors import CorpusError
 from mempo.retrieval.lookup import find
 from mempo.retrieval.scan import Lookups, parse_document, scan
-from mempo.storage.atomic import whole_file
+from mempo.storage.atomic import atomic_file
 from mempo.storage.jsonl import valid_text
 
 TEXT_NAME = "corpus.jsonl"
@@ -93,7 +93,7 @@ class Corpus:
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        with whole_file(folder / TEXT_NAME) as text:
+        with atomic_file(folder / TEXT_NAME) as text:
             with text.open("w", encoding="utf-8", newline="\n") as file:
                 for document in documents:
                     row = {"id": document.id, "title": document.title, "text": document.text}
@@ -115,7 +115,7 @@ class Corpus:
         text = self.text_path
         if with_text or not self.text_stays:
             text = folder / TEXT_NAME
-            with whole_file(text) as copy:
+            with atomic_file(text) as copy:
                 try:
                     os.link(self.text_path, copy)
                 except OSError:  # another file system, or one without links
@@ -166,7 +166,7 @@ def _index(path: Path, folder: Path, unpacked: bool) -> None:
         write_lookups(folder, path, scan(path, str(path)))
         return
     source = stamp(path)  # before reading: a change meanwhile is then seen the next time
-    with whole_file(folder / TEXT_NAME) as text:
+    with atomic_file(folder / TEXT_NAME) as text:
         unpack(path, text)
         lookups = scan(text, str(path))
     write_lookups(folder, folder / TEXT_NAME, lookups, source)

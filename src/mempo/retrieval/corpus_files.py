@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from mempo.retrieval.errors import CorpusError
 from mempo.retrieval.scan import Lookups, sha256_of
-from mempo.storage.atomic import whole_file
+from mempo.storage.atomic import atomic_file
 from mempo.storage.read_files import RECORD, DamagedFile, exists, read_json
 
 SIDECAR_NAME = "corpus.json"
@@ -44,7 +44,7 @@ def write_lookups(folder: Path, text: Path, lookups: Lookups, source: list[Any] 
     `source` is the `stamp` of the file the text was decompressed from, when that is another one.
     """
     for name in _ARRAYS:
-        with whole_file(folder / f"corpus.{name}.npy") as temporary:
+        with atomic_file(folder / f"corpus.{name}.npy") as temporary:
             with temporary.open("wb") as file:
                 np.save(file, getattr(lookups, name), allow_pickle=False)
             refuse_short(temporary)
@@ -106,7 +106,7 @@ def _write_sidecar(folder: Path, text: Path, side: dict[str, Any]) -> None:
         "text": os.path.relpath(text.resolve(), folder.resolve()),
         "text_absolute": "" if inside else str(text.absolute()),
     }
-    with whole_file(folder / SIDECAR_NAME) as temporary:
+    with atomic_file(folder / SIDECAR_NAME) as temporary:
         temporary.write_text(json.dumps(side, indent=2) + "\n", encoding="utf-8")
 
 

@@ -17,7 +17,7 @@ from mempo.errors import UserError
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.encoder_folder import passage_text
 from mempo.retrieval.errors import IndexFolderError
-from mempo.storage.atomic import one_writer, whole_file
+from mempo.storage.atomic import atomic_file, one_writer
 
 if TYPE_CHECKING:
     from mempo.retrieval.encoder import Encoder
@@ -137,5 +137,5 @@ def _done(folder: Path, key: Mapping[str, Any]) -> int:
 
 
 def _write(folder: Path, key: Mapping[str, Any], done: int) -> None:
-    with whole_file(folder / SIDECAR) as temporary:
+    with atomic_file(folder / SIDECAR) as temporary:
         temporary.write_text(json.dumps({"key": dict(key), "done": done}, indent=2) + "\n", encoding="utf-8")

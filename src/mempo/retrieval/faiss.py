@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import faiss
 import numpy as np
@@ -177,7 +177,7 @@ def read(file: Path, memory: Literal["map", "load"] = "map") -> Any:
 def write(index: Any, file: Path) -> None:
     """Through a file of Python's: FAISS's own does not notice when its end finds no room. Raises OSError."""
     with file.open("wb") as out:
-        faiss.write_index(index, faiss.PyCallbackIOWriter(out.write))
+        faiss.write_index(index, cast("Any", faiss).PyCallbackIOWriter(out.write))  # no stub knows it
 
 
 def metric_of(index: Any) -> Metric | None:

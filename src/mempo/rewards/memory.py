@@ -21,7 +21,7 @@ import numpy as np
 from mempo.config.rewards import MemorySettings
 from mempo.rewards.note_contexts import BASELINES, Ids, ahead_contexts, full_context, note_context
 from mempo.rewards.note_reward import Evidence, NoteScore, note_reward, silent, threshold_bar
-from mempo.rewards.probe import NoSignal, Probe, ProbeCodec, probe_or_reason
+from mempo.rewards.probe import NoSignal, Probe, ProbeTokenizer, probe_or_reason
 from mempo.rollout.interfaces import Scorer, ScoreRequest
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory, Turn
@@ -62,7 +62,7 @@ class _Place:
 def score_notes(
     questions: Sequence[Question],
     trajectories: Sequence[Trajectory],
-    codec: ProbeCodec,
+    tokenizer: ProbeTokenizer,
     scorer: Scorer,
     settings: MemorySettings,
     limit_tokens: int | None = None,
@@ -95,7 +95,7 @@ def score_notes(
         if question.id != trajectory.question_id:
             raise ValueError(f"trajectory of question {trajectory.question_id!r} paired with question {question.id!r}")
         if id(question) not in probes:
-            probes[id(question)] = probe_or_reason(codec, question, settings.probe)
+            probes[id(question)] = probe_or_reason(tokenizer, question, settings.probe)
         probe: Probe | NoSignal = probes[id(question)]
         if trajectory.is_error or not counts:
             probe = NoSignal.ERROR if trajectory.is_error else NoSignal.UNSCORED

@@ -27,8 +27,8 @@ from mempo.rollout.trajectory import StopReason, Trajectory
 
 CustomScore = Callable[[Question, Trajectory], float | None]
 """Own score by import path. It takes the place of the answer match; None means "cannot be scored": the rollout
-then does not count. It sees every rollout that infrastructure did not spoil, those with a broken format or without an
-answer (`answer` None) too."""
+then does not count. It sees every rollout that did not fail for infrastructure reasons, those with a broken format
+or without an answer (`answer` None) too."""
 
 
 @dataclass(frozen=True)

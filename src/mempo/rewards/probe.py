@@ -52,19 +52,19 @@ class EncodedText(Protocol):
     def offsets(self) -> tuple[tuple[int, int], ...]: ...
 
 
-class ProbeCodec(Protocol):
+class ProbeTokenizer(Protocol):
     """What the probe needs of a tokenizer: pieces `(text, trusted)`; untrusted text yields no added-vocabulary id."""
 
     def encode_mixed(self, pieces: Sequence[tuple[str, bool]]) -> EncodedText: ...
 
 
-def build_probe(codec: ProbeCodec, question: Question, settings: ProbeSettings) -> Probe | None:
+def build_probe(tokenizer: ProbeTokenizer, question: Question, settings: ProbeSettings) -> Probe | None:
     """The probe of a question; None when it can give no signal (`probe_or_reason` says why)."""
-    probe = probe_or_reason(codec, question, settings)
+    probe = probe_or_reason(tokenizer, question, settings)
     return probe if isinstance(probe, Probe) else None
 
 
-def probe_or_reason(codec: ProbeCodec, question: Question, settings: ProbeSettings) -> Probe | NoSignal:
+def probe_or_reason(tokenizer: ProbeTokenizer, question: Question, settings: ProbeSettings) -> Probe | NoSignal:
     """The probe of a question, or why there is none: `no_gold`, `empty_gold` or `long_gold`."""
     answers = question.probe_objectives
     if not answers:
@@ -72,7 +72,7 @@ def probe_or_reason(codec: ProbeCodec, question: Question, settings: ProbeSettin
     if not "".join(answers).strip():
         return NoSignal.EMPTY_GOLD
     pieces, gold_spans = _pieces(answers, settings)
-    encoded = codec.encode_mixed(pieces)
+    encoded = tokenizer.encode_mixed(pieces)
     owners = {
         i: next(objective for objective, span in gold_spans if _overlaps(offsets, span))
         for i, offsets in enumerate(encoded.offsets)

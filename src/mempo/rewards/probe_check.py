@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from mempo.config.rewards import ProbeSettings
 from mempo.errors import counted
 from mempo.rewards.memory import probe_request
-from mempo.rewards.probe import ProbeCodec, build_probe
+from mempo.rewards.probe import ProbeTokenizer, build_probe
 from mempo.rollout.interfaces import Scorer
 from mempo.rollout.protocol import closing, opening
 from mempo.rollout.question import Question
@@ -103,15 +103,17 @@ def note_of_gold(question: Question) -> str:
     return "\n".join(question.probe_objectives)
 
 
-def check_probe(notes: Sequence[CheckNotes], codec: ProbeCodec, scorer: Scorer, settings: ProbeSettings) -> ProbeCheck:
+def check_probe(
+    notes: Sequence[CheckNotes], tokenizer: ProbeTokenizer, scorer: Scorer, settings: ProbeSettings
+) -> ProbeCheck:
     """Score the notes in one call. Questions without a probe (no gold, or none left of it) are left out."""
-    asked = [(one, probe) for one in notes if (probe := build_probe(codec, one.question, settings)) is not None]
+    asked = [(one, probe) for one in notes if (probe := build_probe(tokenizer, one.question, settings)) is not None]
     requests = []
     for one, probe in asked:
         for text in (one.right, one.one_wrong, one.other):
             if text is not None:
                 pieces = [(opening("mem"), True), (text, False), (closing("mem"), True)]
-                requests.append(probe_request(one.question_ids + codec.encode_mixed(pieces).ids, probe))
+                requests.append(probe_request(one.question_ids + tokenizer.encode_mixed(pieces).ids, probe))
     answers = iter(scorer.score(requests, temperature=1.0) if requests else [])
     found: list[tuple[float, float | None, float]] = []
     for one, _ in asked:

@@ -18,7 +18,7 @@ ANSWER_MEASURES = ("em", "f1", "sub_em", "mean_em", "mean_f1")
 OBJECTIVE_MEASURES = ("objective_em", "objective_f1", "objective_sub_em")
 
 
-def rollout_facts(
+def rollout_record(
     question: Question, trajectory: Trajectory, outcome: OutcomeScore, notes: Sequence[NoteScore] = ()
 ) -> dict[str, Any]:
     """Everything that is worth a line in the rollout file, tokens apart."""
@@ -32,7 +32,7 @@ def rollout_facts(
         "objectives": len(question.objectives),
         "score": outcome.score,
         "unscored": outcome.reason,
-        **answer_facts(answer),
+        **answer_record(answer),
         "format_ok": outcome.format_ok,
         "violations": dict(outcome.violations),
         "is_error": trajectory.is_error,
@@ -51,7 +51,7 @@ def rollout_facts(
     }
 
 
-def answer_facts(answer: AnswerScore | None) -> dict[str, Any]:
+def answer_record(answer: AnswerScore | None) -> dict[str, Any]:
     """The measures of an answer, of the whole (`em` …) and by objective (`objective_em` … `[objectives]`); None where
     there is no gold to compare with."""
     if answer is None:

@@ -30,7 +30,7 @@ from mempo.rollout.interfaces import (
 from mempo.rollout.protocol import Element, ParsedTurn, ParseOutcome, TurnGrammar, closing, opening, parse_turn
 from mempo.rollout.question import Question
 from mempo.rollout.render import Renderer
-from mempo.rollout.tokenizer import Codec, Decoded
+from mempo.rollout.tokenizer import Decoded, Tokenizer
 from mempo.rollout.trajectory import GenerationStop, StopReason, Trajectory, Turn
 
 T = TypeVar("T")
@@ -183,7 +183,7 @@ async def rollout(agent: Agent, sampler: Sampler, job: Job, decoding: DecodingSe
             return done(StopReason.TURN_LIMIT)
         result = await answer_action(agent, tools, turn.parsed)
         error = result.notice if result.error == ToolErrorKind.UNAVAILABLE else None
-        after_eos = not agent.renderer.codec.eos_ids.isdisjoint(turn.generated_ids[-1:])
+        after_eos = not agent.renderer.tokenizer.eos_ids.isdisjoint(turn.generated_ids[-1:])
         observation = agent.renderer.observation(result, limits.max_obs_tokens, after_eos)
         short = agent.renderer.short_observation(result, limits.max_obs_tokens, after_eos)
         turns[-1] = dataclasses.replace(turn, observation=observation, short_observation=short, tool_error=error)
@@ -224,12 +224,12 @@ def read_turn(
     temperature: float,
 ) -> Turn:
     """Parse what was sampled and find its note in tokens."""
-    codec = agent.renderer.codec
+    tokenizer = agent.renderer.tokenizer
     own_ids = forced_ids + generation.ids
-    ended_by_eos = generation.stop is GenerationStop.EOS and generation.ids[-1] in codec.eos_ids
-    decoded = codec.decode_spans(own_ids[:-1] if ended_by_eos else own_ids)
+    ended_by_eos = generation.stop is GenerationStop.EOS and generation.ids[-1] in tokenizer.eos_ids
+    decoded = tokenizer.decode_spans(own_ids[:-1] if ended_by_eos else own_ids)
     parsed = parse_turn(decoded.text, index, agent.grammar, truncated=generation.stop is GenerationStop.LENGTH)
-    note_ids = span_ids(codec, decoded, own_ids, parsed.note)
+    note_ids = span_ids(tokenizer, decoded, own_ids, parsed.note)
     cap = agent.limits.max_note_tokens
     if note_ids is not None and cap is not None and len(note_ids) > cap:
         parsed, note_ids = parsed.without_note(agent.grammar.note_rule(index)), None
@@ -244,13 +244,13 @@ def read_turn(
         forced_ids=forced_ids,
         note_span=decoded.tokens_of(note.start, note.end) if note else None,
         note_ids=note_ids,
-        action_ids=span_ids(codec, decoded, own_ids, parsed.action_element),
+        action_ids=span_ids(tokenizer, decoded, own_ids, parsed.action_element),
         temperature=temperature,
     )
 
 
 def span_ids(
-    codec: Codec, decoded: Decoded, own_ids: tuple[int, ...], element: Element | None
+    tokenizer: Tokenizer, decoded: Decoded, own_ids: tuple[int, ...], element: Element | None
 ) -> tuple[int, ...] | None:
     """The ids of a tag pair in a rebuilt context: copied, unknown tokens and half letters too.
 
@@ -262,14 +262,14 @@ def span_ids(
     inside = [char for char in (decoded.edge_from(start), decoded.edge_to(end)) if char is not None]
     if len(inside) == 2 and start <= inside[0] < inside[1] <= end and (span := decoded.tokens_of(*inside)):
         first, stop = span
-        before = codec.part_ids(decoded.text[start : inside[0]])
+        before = tokenizer.part_ids(decoded.text[start : inside[0]])
         if before is None and first and not decoded.text[decoded.starts[first - 1] : start].strip():
             before = own_ids[first - 1 : first]
-        after = codec.part_ids(decoded.text[inside[1] : end])
+        after = tokenizer.part_ids(decoded.text[inside[1] : end])
         if before is not None and after is not None:
             return before + own_ids[first:stop] + after
     tags = opening(element.tag), closing(element.tag)
-    return codec.mixed_ids([(tags[0], True), (element.inner(decoded.text), False), (tags[1], True)])
+    return tokenizer.mixed_ids([(tags[0], True), (element.inner(decoded.text), False), (tags[1], True)])
 
 
 async def answer_action(agent: Agent, tools: Mapping[str, Tool], parsed: ParsedTurn) -> ToolResult:

@@ -193,7 +193,7 @@ class Environment(World, Protocol):
 
     `actions` are tags of its own that a turn may end with, such as `("move",)`. `episode(question)` is called once at
     the beginning of each rollout and returns the tools of this rollout alone, by the tag they answer; what it needs to
-    know is in `question.meta`. An exception it raises is a rollout that infrastructure spoiled.
+    know is in `question.meta`. An exception it raises is a rollout that failed for infrastructure reasons.
     """
 
     actions: tuple[str, ...]

@@ -16,7 +16,7 @@ from datetime import datetime
 from mempo.config.rollout import PromptSettings
 from mempo.errors import UserError
 from mempo.rollout.interfaces import ToolResult
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import Observation, ObservationPart
 
 TRUNCATED_MARK = " [truncated]"
@@ -35,19 +35,19 @@ class Renderer:
         UserError: `chat` without a chat template, or a template that cannot be taken apart.
     """
 
-    def __init__(self, codec: Codec, settings: PromptSettings | None = None, told: str = "") -> None:
+    def __init__(self, tokenizer: Tokenizer, settings: PromptSettings | None = None, told: str = "") -> None:
         """`told`: what the policy is told of its tools; it ends the system prompt, or stands before the question where
         `prompt.system` is empty, as for chat templates without a system role."""
-        self.codec = codec
+        self.tokenizer = tokenizer
         self.settings = settings = settings or PromptSettings()
         if settings.question.count("{question}") != 1:
             raise UserError(f"prompt.question must hold {{question}} once, not {settings.question!r}")
         self._system = f"{settings.system}\n\n{told}" if settings.system and told else settings.system
         before_question = "" if settings.system or not told else f"{told}\n\n"
-        has_template = bool(getattr(codec.tokenizer, "chat_template", None))
+        has_template = bool(getattr(tokenizer.hf, "chat_template", None))
         if settings.template == "chat" and not has_template:
             raise UserError("prompt.template is chat, but the tokenizer has no chat template; use plain")
-        self.chat = _is_chat(codec, settings)
+        self.chat = _is_chat(tokenizer, settings)
         self.difference: str | None = None
         if self.chat:
             head, tail, before, after = self._chat_scaffold()
@@ -57,13 +57,13 @@ class Renderer:
         tail, self._forced_think = _split_open_think(tail)
         after, _ = _split_open_think(after)
         instruction_before, instruction_after = settings.question.split("{question}")
-        encode = codec.encode_trusted
+        encode = tokenizer.encode_trusted
         self._head, self._tail = encode(head + before_question + instruction_before), encode(instruction_after + tail)
         self._before = encode(before)
         self._open = encode("<tool_response>\n")
         self._between = encode("\n")
         self._close = encode("\n</tool_response>" + after)
-        self._mark = codec.encode_outside(TRUNCATED_MARK)
+        self._mark = tokenizer.encode_untrusted(TRUNCATED_MARK)
 
     @property
     def opens_thought(self) -> bool:
@@ -74,13 +74,13 @@ class Renderer:
 
     def question(self, text: str) -> tuple[int, ...]:
         """The prompt of turn 1: `[system, question]` and the opening of the reply."""
-        return self._head + self.codec.encode_outside(text) + self._tail
+        return self._head + self.tokenizer.encode_untrusted(text) + self._tail
 
     def forced(self, turn_index: int) -> tuple[int, ...]:
         """Ids written for the policy at the beginning of turn `turn_index` (0-based)."""
         if self.settings.force_mem and turn_index > 0:
-            return self.codec.encode_trusted("<mem>")
-        return self.codec.encode_trusted(self._forced_think) if self._forced_think else ()
+            return self.tokenizer.encode_trusted("<mem>")
+        return self.tokenizer.encode_trusted(self._forced_think) if self._forced_think else ()
 
     def observation(self, result: ToolResult, budget_tokens: int | None = None, after_eos: bool = False) -> Observation:
         """A tool result in its wrapper, cut inside its passages to `budget_tokens` where there is a budget.
@@ -88,15 +88,15 @@ class Renderer:
         `after_eos`: the turn ended with an end-of-sequence token, so the separator's own is left out.
         """
         before = self._before
-        if after_eos and before and before[0] in self.codec.eos_ids:
+        if after_eos and before and before[0] in self.tokenizer.eos_ids:
             before = before[1:]
         parts = [ObservationPart(before + self._open)]
         if result.notice:
-            parts.append(ObservationPart(self.codec.encode_outside(result.notice)))
+            parts.append(ObservationPart(self.tokenizer.encode_untrusted(result.notice)))
         for k, passage in enumerate(result.passages):
             if k or result.notice:
                 parts.append(ObservationPart(self._between))
-            parts.append(ObservationPart(self.codec.encode_outside(passage), cuttable=True))
+            parts.append(ObservationPart(self.tokenizer.encode_untrusted(passage), cuttable=True))
         parts.append(ObservationPart(self._close))
         observation = Observation(tuple(parts))
         return observation if budget_tokens is None else self.cut(observation, budget_tokens)
@@ -144,7 +144,7 @@ class Renderer:
     # --- templates -------------------------------------------------------------------------------------------------
 
     def _bos(self) -> str:
-        tokenizer = self.codec.tokenizer
+        tokenizer = self.tokenizer.hf
         adds_bos = tokenizer.bos_token_id is not None and tokenizer("").input_ids[:1] == [tokenizer.bos_token_id]
         return tokenizer.bos_token if adds_bos else ""
 
@@ -154,7 +154,7 @@ class Renderer:
         if self._system:
             messages.insert(0, {"role": "system", "content": self._system})
         try:
-            return self.codec.tokenizer.apply_chat_template(
+            return self.tokenizer.hf.apply_chat_template(
                 messages, chat_template=self._dated_template(), tokenize=False, add_generation_prompt=True
             )
         except Exception as error:  # jinja raises what the template's author chose
@@ -163,10 +163,10 @@ class Renderer:
 
     def _dated_template(self) -> str | None:
         """The chat template with every call for today's date answered; None: as it is, where no date is set."""
-        if self.settings.date is None or not asks_for_date(self.codec, self.settings):
+        if self.settings.date is None or not asks_for_date(self.tokenizer, self.settings):
             return None
         today = datetime.fromisoformat(self.settings.date)
-        template = self.codec.tokenizer.get_chat_template()
+        template = self.tokenizer.hf.get_chat_template()
         return _CLOCK_CALL.sub(lambda call: json.dumps(today.strftime(call["format"]), ensure_ascii=False), template)
 
     def _chat_scaffold(self) -> tuple[str, str, str, str]:
@@ -191,14 +191,14 @@ class Renderer:
         return head, tail, before, after
 
 
-def _is_chat(codec: Codec, settings: PromptSettings) -> bool:
-    has_template = bool(getattr(codec.tokenizer, "chat_template", None))
+def _is_chat(tokenizer: Tokenizer, settings: PromptSettings) -> bool:
+    has_template = bool(getattr(tokenizer.hf, "chat_template", None))
     return settings.template == "chat" or (settings.template == "auto" and has_template)
 
 
-def asks_for_date(codec: Codec, settings: PromptSettings) -> bool:
+def asks_for_date(tokenizer: Tokenizer, settings: PromptSettings) -> bool:
     """Prompts are rendered with a chat template that prints today's date."""
-    return _is_chat(codec, settings) and _CLOCK in str(getattr(codec.tokenizer, "chat_template", None))
+    return _is_chat(tokenizer, settings) and _CLOCK in str(getattr(tokenizer.hf, "chat_template", None))
 
 
 def prompt_probe(renderer: Renderer) -> dict[str, str]:
@@ -212,7 +212,7 @@ def prompt_probe(renderer: Renderer) -> dict[str, str]:
         renderer.forced(1),
     )
     ids = [list(part) for part in parts]
-    text = "".join(renderer.codec.decode(part) for part in parts)
+    text = "".join(renderer.tokenizer.decode(part) for part in parts)
     return {"text": text, "ids": hashlib.sha256(json.dumps(ids).encode()).hexdigest()[:16]}
 
 

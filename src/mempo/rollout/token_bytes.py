@@ -1,6 +1,6 @@
 """Where tokens begin in a text that has broken letters: the bytes of every token, cut into letters once.
 
-Most texts never come here: where every token is whole letters, their lengths say it all (`Codec.decode_spans`).
+Most texts never come here: where every token is whole letters, their lengths say it all (`Tokenizer.decode_spans`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Token ids ↔ characters, and the one door through which outside text becomes ids.
 
-`Codec` wraps a Hugging Face fast tokenizer. It keeps two promises:
+`Tokenizer` wraps a Hugging Face fast tokenizer. It keeps two promises:
 
 * text of sampled ids is derived, with the characters each token owns (`decode_spans`); ids are never made from it;
 * outside text (questions, passages, gold answers) never yields an added-vocabulary id, special or not
-  (`encode_outside`), whatever it contains.
+  (`encode_untrusted`), whatever it contains.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from functools import cached_property
 from itertools import accumulate, chain
 from typing import Any
 
-from tokenizers import Tokenizer, decoders
+from tokenizers import Tokenizer as HfTokenizer
+from tokenizers import decoders
 
 from mempo.errors import UserError
 from mempo.rollout.token_bytes import BROKEN, byte_level_starts, fallback_starts
@@ -64,7 +65,7 @@ class Decoded:
         return next((edge for edge in range(char, -1, -1) if edge in self.edges), None)
 
 
-class Codec:
+class Tokenizer:
     """The tokenizer of one policy. `more_eos_ids`: tokens besides its own end-of-sequence token that end a reply.
 
     Raises:
@@ -73,7 +74,7 @@ class Codec:
 
     def __init__(self, tokenizer: Any, more_eos_ids: Iterable[int] = ()) -> None:
         backend = getattr(tokenizer, "backend_tokenizer", None)
-        if not isinstance(backend, Tokenizer):
+        if not isinstance(backend, HfTokenizer):
             raise UserError(
                 f"{type(tokenizer).__name__} has no fast backend, so character offsets are not known; "
                 "load the model with a fast tokenizer (a tokenizer.json)"
@@ -83,11 +84,11 @@ class Codec:
                 "the tokenizer has no end-of-sequence token; set eos_token in its tokenizer_config.json "
                 "(generation could never end by itself)"
             )
-        self.tokenizer = tokenizer
+        self.hf = tokenizer
         self.eos_id: int = int(tokenizer.eos_token_id)
         self.eos_ids = frozenset({self.eos_id, *more_eos_ids})
         # A copy: a tokenizer saved after training often brings truncation and padding along, or is given them later.
-        self._trusted = Tokenizer.from_str(backend.to_str())
+        self._trusted = HfTokenizer.from_str(backend.to_str())
         self._trusted.no_truncation()
         self._trusted.no_padding()
         added = backend.get_added_tokens_decoder()
@@ -112,7 +113,7 @@ class Codec:
         """Ids of text that this library wrote (tags, templates). No BOS or EOS is added."""
         return tuple(self._trusted.encode(text, add_special_tokens=False).ids)
 
-    def encode_outside(self, text: str) -> tuple[int, ...]:
+    def encode_untrusted(self, text: str) -> tuple[int, ...]:
         """Ids of text from outside: no id of the added vocabulary, whatever the text says. A letter that the vocabulary
         lacks is the unknown token, where the tokenizer has one."""
         if (known := self._outside_ids.get(text)) is not None:
@@ -219,7 +220,7 @@ class Codec:
         """Ids that read as this part of a running text, for the few characters at an edge where a token was cut in two.
         None where the vocabulary has none."""
         letters = [self._trusted.token_to_id(letter) for letter in part]
-        for ids in (self.encode_outside(part), letters):
+        for ids in (self.encode_untrusted(part), letters):
             known = [i for i in ids if i is not None and i not in self.added_ids]
             if len(known) == len(ids) and "".join([self.piece(i) for i in known]) == part:
                 return tuple(known)
@@ -230,7 +231,7 @@ class Codec:
         if self._anchor is None:
             # Small vocabularies may not know the letter at all.
             ordinary = (i for i in range(self.size) if i not in self.added_ids)
-            anchor = next(chain(self.encode_outside("a"), ordinary), self.eos_id)
+            anchor = next(chain(self.encode_untrusted("a"), ordinary), self.eos_id)
             self._anchor = (anchor, self._decode([anchor]))
         anchor_id, anchor_text = self._anchor
         both = self._decode([anchor_id, token_id])
@@ -290,11 +291,11 @@ def _storable(text: str) -> str:
     return "".join("�" if "\ud800" <= c <= "\udfff" else c for c in text)
 
 
-def _without_added_tokens(backend: Tokenizer) -> Tokenizer:
+def _without_added_tokens(backend: HfTokenizer) -> HfTokenizer:
     """The same tokenizer without added vocabulary, template or padding."""
     state = json.loads(backend.to_str())
     state["added_tokens"] = []
     state["post_processor"] = None
     state["padding"] = None
     state["truncation"] = None
-    return Tokenizer.from_str(json.dumps(state))
+    return HfTokenizer.from_str(json.dumps(state))

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 
 from mempo import __version__
 from mempo.config import Config, Resolved
-from mempo.engine.model import load_codec, model_window, pick_device
+from mempo.engine.model import load_tokenizer, model_window, pick_device
 from mempo.errors import UserError, counted
 from mempo.run.evaluate import final_model
 from mempo.run.own_objects import load_own_objects
@@ -56,21 +56,21 @@ def checks(resolved: Resolved | None = None) -> Iterator[Check]:
         yield _disk(Path.cwd(), 0)
         return
     config = resolved.config
-    yield _tried("own code", lambda: _own_code(config))
-    yield _tried("device", lambda: Check("device", "ok", str(pick_device(config.model.device))))
+    yield tried("own code", lambda: _own_code(config))
+    yield tried("device", lambda: Check("device", "ok", str(pick_device(config.model.device))))
     model = None
     if config.model.path or config.start:
         model = config.model.path or _policy_of(config.start or "")
-        yield _tried("model", lambda: _model(config, str(model)))
+        yield tried("model", lambda: _model(config, str(model)))
     elif config.server is not None:
         yield Check("model", "ok", f"behind {config.server.url}; mempo eval asks it")
     else:
         yield Check("model", "ok", "a toy policy, made at the start")
-    yield _tried("data", lambda: _data(config, str(model) if model else None))
+    yield tried("data", lambda: _data(config, str(model) if model else None))
     yield _disk(Path(config.output), _weights_bytes(model) * _COPIES)
 
 
-def _tried(name: str, check: Callable[[], Check]) -> Check:
+def tried(name: str, check: Callable[[], Check]) -> Check:
     try:
         return check()
     except (UserError, OSError, ValueError) as error:
@@ -140,18 +140,18 @@ def _policy_of(start: str) -> str:
 def _model(config: Config, path: str) -> Check:
     folder = model_folder(path)
     check_weights(folder)
-    codec, window = load_codec(str(folder)), model_window(str(folder))
+    tokenizer, window = load_tokenizer(str(folder)), model_window(str(folder))
     check_window(config, window)
     size = _weights_bytes(path) / GIB
-    return Check("model", "ok", f"{path}: {size:.2f} GiB, {codec.size} tokens, window {window or 'not stated'}")
+    return Check("model", "ok", f"{path}: {size:.2f} GiB, {tokenizer.size} tokens, window {window or 'not stated'}")
 
 
 def _data(config: Config, model: str | None) -> Check:
     with tempfile.TemporaryDirectory() as work:
         data = load_data(config, Path(work))
         if model is not None:
-            codec = load_codec(model)
-            make_agent(config, codec, make_tools(config, data.retriever), data.world)
+            tokenizer = load_tokenizer(model)
+            make_agent(config, tokenizer, make_tools(config, data.retriever), data.world)
     searched = "nothing to search" if data.retriever is None else type(data.retriever).__name__
     counts = f"{len(data.train)} training questions, {len(data.test)} test questions, {searched}"
     said = "".join(f"; {remark}" for remark in data.remarks)

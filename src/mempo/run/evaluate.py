@@ -16,7 +16,7 @@ from rich.console import Console
 from mempo.config import Config, Resolved, completed
 from mempo.config.evaluate import AgentSpec, EvalSettings, agent_specs
 from mempo.config.rollout import PromptSettings
-from mempo.engine.model import load_codec, load_policy, model_window
+from mempo.engine.model import load_policy, load_tokenizer, model_window
 from mempo.engine.prefix_forward import SharedForward
 from mempo.engine.scorer import LocalScorer
 from mempo.errors import UserError, counted
@@ -40,11 +40,11 @@ from mempo.rollout.agent import Agent
 from mempo.rollout.interfaces import Sampler, Scorer
 from mempo.rollout.question import Question
 from mempo.rollout.render import Renderer, prompt_probe
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.run.prompt_date import with_saved_date, with_todays_date
 from mempo.setup import Data, check_window, custom_score, load_data, make_agent, make_sampler, make_tools
 from mempo.storage.append import refuse_lost_arrays
-from mempo.storage.files import write_whole
+from mempo.storage.files import write_atomic
 from mempo.storage.run_folder import RunFolder
 
 
@@ -54,7 +54,7 @@ class Opened:
     can be one; `record` says what a server can do and what it was asked (empty: there is none); `notes` what stands
     below the table; `close` is called at the end."""
 
-    codec: Codec
+    tokenizer: Tokenizer
     prompt: PromptSettings
     window: int | None
     identity: dict[str, Any]
@@ -126,18 +126,18 @@ def played_so_far(out: Path) -> str:
 
 def open_local(config: Config, model_path: str) -> Opened:
     """A policy in this process. Raises UserError: its tokenizer cannot be loaded."""
-    codec = load_codec(model_path)
+    tokenizer = load_tokenizer(model_path)
     folder = Path(model_path)
 
     def load() -> tuple[Sampler, Scorer | None]:
-        policy = load_policy(config.model, model_path, codec)
+        policy = load_policy(config.model, model_path, tokenizer)
         forward = SharedForward(policy)
         return make_sampler(config, policy, forward), LocalScorer(policy, forward=forward)
 
     identity: dict[str, Any] = {"policy": str(folder.resolve()) if folder.is_dir() else model_path}
     if folder.is_dir():
         identity["weights"] = weights_mark(folder)
-    return Opened(codec, config.prompt, model_window(model_path), identity, load)
+    return Opened(tokenizer, config.prompt, model_window(model_path), identity, load)
 
 
 def open_served(config: Config, console: Console) -> Opened:
@@ -150,7 +150,7 @@ def open_served(config: Config, console: Console) -> Opened:
     opened = open_server(config.server, console, config.prompt)
     capabilities = opened.capabilities
     return Opened(
-        codec=opened.codec,
+        tokenizer=opened.tokenizer,
         prompt=opened.prompt,
         window=capabilities.window_tokens,
         identity={"policy": f"served model {capabilities.model}"},
@@ -190,10 +190,10 @@ def agents_of(config: Config, specs: Sequence[AgentSpec], opened: Opened, data: 
     for spec in specs:
         own = agent_config(config, spec, opened.prompt)
         mine, world = (tools, data.world) if spec.tools else ({}, None)
-        agent = make_agent(own, opened.codec, mine, world)
+        agent = make_agent(own, opened.tokenizer, mine, world)
         if config.evaluate.instructions:
             prompt = own.prompt.model_copy(update={"question": instructions(agent.grammar)})
-            agent = make_agent(own.model_copy(update={"prompt": prompt}), opened.codec, mine, world)
+            agent = make_agent(own.model_copy(update={"prompt": prompt}), opened.tokenizer, mine, world)
         made.append(agent)
     return made
 
@@ -215,7 +215,7 @@ def _evaluate(
 ) -> dict[int, dict[str, Any]]:
     resolved = with_saved_date(resolved, folder.path)
     if not folder.exists():
-        resolved = with_todays_date(resolved, opened.codec)
+        resolved = with_todays_date(resolved, opened.tokenizer)
     config = resolved.config
     opened = replace(opened, prompt=opened.prompt.model_copy(update={"date": config.prompt.date}))
     settings, specs = config.evaluate, specs_of(config)
@@ -227,7 +227,7 @@ def _evaluate(
             console.print(remark, highlight=False, markup=False)
         corpus = getattr(data.retriever, "corpus", None)
         identity = opened.identity | ({"corpus": corpus.sha256} if corpus is not None else {})
-        identity["prompt"] = prompt_probe(Renderer(opened.codec, opened.prompt))
+        identity["prompt"] = prompt_probe(Renderer(opened.tokenizer, opened.prompt))
         folder.refuse_changes(resolved.plain(), identity, completed)
         folder.refuse_other_agents(specs)
         missing = 0
@@ -269,7 +269,7 @@ def _evaluate(
 
 def _record(folder: EvalFolder, opened: Opened) -> None:
     if record := opened.record():
-        write_whole(folder.path / "server.json", json.dumps(record, indent=1) + "\n")
+        write_atomic(folder.path / "server.json", json.dumps(record, indent=1) + "\n")
 
 
 def _test_questions(data: Data) -> list[Question]:
@@ -289,7 +289,9 @@ def _asked(questions: Sequence[Question], settings: EvalSettings) -> Asked:
 
 def _found(spec: AgentSpec, lines: dict[Any, dict[str, Any]], missing: int) -> str:
     errors = sum(bool(line["is_error"]) for line in lines.values())
-    spoiled = f", {errors} of them spoiled by infrastructure (--retry-errors plays them again)" if errors else ""
+    spoiled = (
+        f", {errors} of them failed for infrastructure reasons (--retry-errors plays them again)" if errors else ""
+    )
     there = f"{counted(len(lines), 'rollout')} {'is' if len(lines) == 1 else 'are'} there"
     return f"{spec.name}: {there}{spoiled}; {missing} to play"
 
@@ -305,15 +307,15 @@ def _report(folder: EvalFolder, names: Sequence[str], config: Config, console: C
     measures = {entry.label: measures_by_objectives(entry) for entry in entries.values()}
     report = compare(list(entries.values()), seed=config.seed, notes=table_notes(folder, config.evaluate))
     parts = breakdowns(list(entries.values()), seed=config.seed)
-    write_whole(folder.path / "evaluation.json", json.dumps(measures, indent=1) + "\n")
+    write_atomic(folder.path / "evaluation.json", json.dumps(measures, indent=1) + "\n")
     write_tables(report, folder.path / "tables", parts=parts)
     print_report(report, title_of(config), console, parts=parts)
     lines = [line for name in names for line in entries[name].lines]
     if lines and all(line["is_error"] for line in lines):
         reason = next((line["error"] for line in reversed(lines) if line.get("error")), "no message")
         raise UserError(
-            f"all {len(lines)} rollouts failed by infrastructure, the last with: {reason}; mend it and play them again "
-            "with --retry-errors"
+            f"all {len(lines)} rollouts failed for infrastructure reasons, the last with: {reason}; fix it and play "
+            "them again with --retry-errors"
         )
     return measures[entries[names[0]].label]
 
@@ -365,5 +367,5 @@ def write_tables(
         ending, write = FORMATS[name]
         for stem, one in {"table": report, **{f"by-{key}": part for key, part in (parts or {}).items()}}.items():
             made.append(folder / f"{stem}.{ending}")
-            write_whole(made[-1], write(one))
+            write_atomic(made[-1], write(one))
     return made

@@ -16,7 +16,7 @@ import numpy as np
 
 from mempo.config import Config, resolve
 from mempo.config.rollout import DecodingSettings
-from mempo.engine.model import load_codec, load_policy, model_window
+from mempo.engine.model import load_policy, load_tokenizer, model_window
 from mempo.engine.prefix_forward import SharedForward
 from mempo.engine.scorer import LocalScorer
 from mempo.envs.registry import make_world
@@ -26,10 +26,11 @@ from mempo.rewards.probe import NoSignal, probe_or_reason
 from mempo.rollout.agent import Agent, Job, run_rollouts
 from mempo.rollout.interfaces import Sampler, Scorer
 from mempo.rollout.protocol import closing, opening
-from mempo.rollout.question import Gold, Question
+from mempo.rollout.question import Gold, Question, as_gold
 from mempo.rollout.trajectory import Trajectory
 from mempo.run.evaluate import final_model
 from mempo.setup import check_window, make_agent, make_sampler, make_tools, open_retriever
+from mempo.storage.model_files import may_be_hub_name, model_folder
 
 Overrides = Mapping[str, Any] | Sequence[str]
 """`{"rl.steps": 2}`, or `["rl.steps=2"]` as on the command line."""
@@ -102,22 +103,22 @@ class LoadedAgent:
 
     def texts(self, rollout: Trajectory) -> list[TurnText]:
         """What the policy saw and wrote, turn by turn; the ids in `rollout.turns` are the truth that this reads."""
-        codec, made = self.agent.renderer.codec, []
+        tokenizer, made = self.agent.renderer.tokenizer, []
         for turn in rollout.turns:
             note = turn.parsed.note
-            wrote = codec.decode(turn.own_ids)
+            wrote = tokenizer.decode(turn.own_ids)
             made.append(
                 TurnText(
-                    saw=codec.decode(turn.prompt_ids),
+                    saw=tokenizer.decode(turn.prompt_ids),
                     wrote=wrote,
                     note=note.inner(wrote).strip() if note else None,
                     action=f"{turn.parsed.action.kind}: {turn.parsed.action.text}" if turn.parsed.action else None,
-                    result=codec.decode(turn.observation.ids).strip() if turn.observation else "",
+                    result=tokenizer.decode(turn.observation.ids).strip() if turn.observation else "",
                 )
             )
         return made
 
-    def score_note(self, question: str, answer: Gold, note: str) -> float:
+    def score_note(self, question: str, answer: Gold | Sequence[Any], note: str) -> float:
         """P(answer | question, note) in [0, 1]: the geometric mean over the answer's tokens, as the memory signal takes
         it. `note` is the text between the tags; it is data, so that tags in it stay text. `answer`: a string, aliases,
         or aliases for each objective (the first alias counts).
@@ -125,35 +126,41 @@ class LoadedAgent:
         Raises:
             UserError: an answer that gives no signal (blank, or longer than memory.probe.max_gold_tokens).
         """
-        codec, settings = self.agent.renderer.codec, self.config.memory.probe
-        probe = probe_or_reason(codec, Question("scored", question, answer), settings)
+        tokenizer, settings = self.agent.renderer.tokenizer, self.config.memory.probe
+        try:
+            probe = probe_or_reason(tokenizer, Question("scored", question, as_gold(answer)), settings)
+        except ValueError as error:
+            raise UserError(f"the answer {answer!r} gives no signal: {error}") from None
         if isinstance(probe, NoSignal):
             raise UserError(f"the answer {answer!r} gives no signal: {probe}")
-        ids = codec.encode_mixed([(opening("mem"), True), (note, False), (closing("mem"), True)]).ids
+        ids = tokenizer.encode_mixed([(opening("mem"), True), (note, False), (closing("mem"), True)]).ids
         request = probe_request((*self.agent.renderer.question(question), *ids), probe)
         return math.exp(float(self.scorer.score([request])[0].mean()))
 
 
 def load_agent(source: str | Path, overrides: Overrides = (), config: str | None = None) -> LoadedAgent:
-    """The agent of a run folder (its final policy, or its newest checkpoint), or of a model folder or hub name with the
-    recipe or file `config`. `overrides` win over the configuration, as on the command line.
+    """The agent of a run folder (its final policy, or its newest checkpoint), of what `mempo push` made (a folder, or a
+    name on the hub), or of a model folder or hub name with the recipe or file `config`. `overrides` win over the
+    configuration, as on the command line.
 
     Raises:
         UserError: there is no policy, a setting is wrong, the corpus or the server cannot be read.
     """
     path = Path(source)
+    if config is None and not path.exists() and may_be_hub_name(str(source)):
+        path = model_folder(str(source), settings=True)
     is_run = (path / "config.yaml").is_file()
     if config is None and not is_run:
         raise UserError(f"{source} is no run folder (it has no config.yaml); name the configuration with config=…")
     settings = resolve(config or str(path), override_texts(overrides)).config
     model = str(final_model(path)) if is_run else str(source)
-    codec = load_codec(model)
+    tokenizer = load_tokenizer(model)
     check_window(settings, model_window(model))
     work = tempfile.TemporaryDirectory(prefix="mempo-")
     world = make_world(settings.data.world, settings.data.world_options) if settings.data.world else None
     retriever = open_retriever(settings, world, Path(work.name))
-    agent = make_agent(settings, codec, make_tools(settings, retriever), world)
-    policy = load_policy(settings.model, model, codec)
+    agent = make_agent(settings, tokenizer, make_tools(settings, retriever), world)
+    policy = load_policy(settings.model, model, tokenizer)
     forward = SharedForward(policy)
     return LoadedAgent(
         settings, agent, make_sampler(settings, policy, forward), LocalScorer(policy, forward=forward), work

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mempo.config import Resolved
 from mempo.rollout.render import asks_for_date
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.storage.read_files import PUT_BACK, exists, read_yaml
 
 
@@ -32,10 +32,10 @@ def with_saved_date(resolved: Resolved, folder: Path) -> Resolved:
     return _with_date(resolved, saved, f"run {folder}") if isinstance(saved, str) else resolved
 
 
-def with_todays_date(resolved: Resolved, codec: Codec) -> Resolved:
+def with_todays_date(resolved: Resolved, tokenizer: Tokenizer) -> Resolved:
     """For work that begins: the configuration with today's date, where it has none and the chat template asks for
     it."""
-    if resolved.config.prompt.date is not None or not asks_for_date(codec, resolved.config.prompt):
+    if resolved.config.prompt.date is not None or not asks_for_date(tokenizer, resolved.config.prompt):
         return resolved
     return _with_date(resolved, date.today().isoformat(), "the day on which this began")
 

@@ -22,7 +22,7 @@ from mempo.evaluate.judging import judge_file
 from mempo.evaluate.rescore import measures_of
 from mempo.evaluate.saved import collector_at_rest, scored_lines
 from mempo.run.evaluate import measures_by_objectives, print_report, table_notes, write_tables
-from mempo.storage.files import dump_line, write_whole
+from mempo.storage.files import dump_line, write_atomic
 from mempo.storage.outputs import output_files, refuse_taken
 from mempo.storage.read_files import DamagedFile, exists
 from mempo.storage.run_folder import changed_keys
@@ -117,7 +117,7 @@ def score_run(
     files["scores.json"] = json.dumps(record, indent=1) + "\n"
     with output_files(folder, "scores", _SCORED_BY, force, _scores_of_earlier_release) as made:
         for name, text in files.items():
-            write_whole(made / name, text)
+            write_atomic(made / name, text)
     title = f"k objectives, mean over n questions [95 % interval], scored with {', '.join(scorers)}"
     print_report(report, title, console, more, breakdowns(entries, more, config.seed))
     console.print(f"scores are in {folder / 'scores.json'}", highlight=False, markup=False, soft_wrap=True)

@@ -19,7 +19,7 @@ from mempo.config import Config, Resolved, completed
 from mempo.config.extending import may_change, refuse_shorter, remarks
 from mempo.config.train import ToySettings
 from mempo.engine.lora import add_lora, is_adapter_folder, merge_lora, require_peft
-from mempo.engine.model import load_codec, load_policy, model_window, pick_device, save_policy, set_update_mode
+from mempo.engine.model import load_policy, load_tokenizer, model_window, pick_device, save_policy, set_update_mode
 from mempo.engine.policy import Policy
 from mempo.engine.prefix_forward import SharedForward
 from mempo.engine.scorer import LocalScorer
@@ -29,7 +29,7 @@ from mempo.errors import UserError
 from mempo.evaluate.report import ByObjectives, evaluation_table
 from mempo.evaluate.runner import EvalResult, EvalSetup, evaluate, greedy_note
 from mempo.rollout.render import Renderer, prompt_probe
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.run.prompt_date import with_saved_date, with_todays_date
 from mempo.setup import (
     Data,
@@ -41,12 +41,12 @@ from mempo.setup import (
     make_sampler,
     make_tools,
 )
-from mempo.storage.atomic import whole_folder
-from mempo.storage.files import write_whole
+from mempo.storage.atomic import atomic_folder
+from mempo.storage.files import write_atomic
 from mempo.storage.read_files import exists, read_json
 from mempo.storage.run_folder import PROMPTS, Checkpoint, RunFolder
 from mempo.train.checkpoint import saving
-from mempo.train.demonstrations import checked_probe, codec_of_toy, sft_rows
+from mempo.train.demonstrations import checked_probe, sft_rows, tokenizer_of_toy
 from mempo.train.rl import RlSetup, check_questions, train_rl
 from mempo.train.sft import train_sft
 from mempo.train.start import borrow_evaluation, refuse_other_vocabulary, start_model
@@ -81,7 +81,7 @@ def train(resolved: Resolved, resume: bool, console: Console) -> Path:
     A resumed run goes on with the stage and the step after its newest checkpoint.
 
     Raises:
-        UserError: anything that is the user's to mend, before the model loads where that can be known; or there is
+        UserError: anything that is the user's to fix, before the model loads where that can be known; or there is
             nothing left to do.
     """
     run = RunFolder(Path(resolved.config.output))
@@ -134,7 +134,7 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
     if config.sampler.engine == "vllm":
         require_vllm()
     start = str(newest.path) if newest else origin
-    codec = load_codec(start) if start else None  # before the data: it takes no time, and may be what is wrong
+    tokenizer = load_tokenizer(start) if start else None  # before the data: it takes no time, and may be what is wrong
     check_window(config, model_window(start) if start else (config.toy or ToySettings()).window_tokens)
     data = load_data(config, run.path / "data")
     check_questions(data.train, config.rl)
@@ -144,21 +144,21 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
         console.print(remark, highlight=False, markup=False)
 
     tools = make_tools(config, data.retriever)
-    codec = codec or codec_of_toy(config, data, tools)
+    tokenizer = tokenizer or tokenizer_of_toy(config, data, tools)
     if config.start:
-        refuse_other_vocabulary(config, data, codec, tools)
+        refuse_other_vocabulary(config, data, tokenizer, tools)
     if not resume:
         if config.start:  # the prompts that its policy learnt on
             source = Path(config.start)
             in_run = source.parent.name == "checkpoints"
             resolved = with_saved_date(resolved, source.parents[1] if in_run else source)
-        resolved = with_todays_date(resolved, codec)
+        resolved = with_todays_date(resolved, tokenizer)
         config = resolved.config
-    agent = make_agent(config, codec, tools, data.world)  # before the model: it may refuse
+    agent = make_agent(config, tokenizer, tools, data.world)  # before the model: it may refuse
     in_rl = newest is not None and newest.stage == "rl"
     learns = config.sft.steps and not in_rl and not config.start
     demonstrated = sft_rows(config, data, agent, console) if learns else None  # before the model: they may be refused
-    policy = load_policy(config.model, start, codec) if start else _new_toy(config, codec)
+    policy = load_policy(config.model, start, tokenizer) if start else _new_toy(config, tokenizer)
     if config.model.lora and policy.adapter is None:
         policy = add_lora(policy, config.model.lora, config.seed, _lasting(origin))
     asked_otherwise = resume and old["evaluate"]["questions"] != config.evaluate.questions
@@ -218,7 +218,7 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
             check = checked_probe(config, data, agent, scorer, run.path)
             console.print(check.report, highlight=False, markup=False, style=None if check.separates else "yellow")
             start_check = check_start(rl_setup, config.rl)
-            write_whole(run.path / "start-check.json", json.dumps(dataclasses.asdict(start_check), indent=1) + "\n")
+            write_atomic(run.path / "start-check.json", json.dumps(dataclasses.asdict(start_check), indent=1) + "\n")
             console.print(start_check.report, highlight=False, markup=False)
         train_rl(rl_setup, config.rl, run, console)
         results.append(("after RL", _evaluated("final", setup, config, data, run)))
@@ -240,11 +240,11 @@ def fingerprints(data: Data, renderer: Renderer) -> dict[str, str]:
     return found
 
 
-def _new_toy(config: Config, codec: Codec) -> Policy:
+def _new_toy(config: Config, tokenizer: Tokenizer) -> Policy:
     """A toy policy as it begins, where `model.device` wants it: a resumed run loads it there too."""
     if config.model.threads:
         torch.set_num_threads(config.model.threads)
-    policy = toy_policy(codec, config.toy or ToySettings(), config.seed)
+    policy = toy_policy(tokenizer, config.toy or ToySettings(), config.seed)
     policy.model.to(device=pick_device(config.model.device), dtype=getattr(torch, config.model.dtype))  # type: ignore[call-overload]
     return set_update_mode(policy, config.model)
 
@@ -291,7 +291,7 @@ def _reference(config: Config, policy: Policy, run: RunFolder, in_rl: bool) -> P
     start = run.path / "start"
     if not in_rl:
         _save_policy(policy, start)  # also over one that a start left which failed
-    return load_policy(config.model, str(start), policy.codec)
+    return load_policy(config.model, str(start), policy.tokenizer)
 
 
 def _refuse_lost_start(config: Config, run: RunFolder) -> None:
@@ -338,7 +338,7 @@ def _refuse_nothing_left(run: RunFolder, newest: Checkpoint | None, old: Mapping
 
 
 def _save_policy(policy: Policy, target: Path) -> None:
-    with saving(target), whole_folder(target) as folder:
+    with saving(target), atomic_folder(target) as folder:
         save_policy(policy, folder)
 
 
@@ -359,7 +359,7 @@ def _evaluated(
 
 
 def _save(file: Path, result: EvalResult) -> None:
-    write_whole(file, json.dumps(result.by_objectives(), indent=1) + "\n")
+    write_atomic(file, json.dumps(result.by_objectives(), indent=1) + "\n")
 
 
 def _print_table(results: Sequence[tuple[str, ByObjectives]], config: Config, console: Console) -> None:

@@ -1,7 +1,7 @@
 """Rollouts appended one by one, in the form that `save_rollouts` writes at once.
 
 The arrays of a rollout are written before its line, so a whole line means a whole rollout. What a kill leaves behind is
-mended when the file is opened again: a line without its end, arrays without a line, and after a power cut lines whose
+repaired when the file is opened again: a line without its end, arrays without a line, and after a power cut lines whose
 arrays never reached the disk. Such a rollout is as if it had never been made.
 """
 
@@ -51,7 +51,7 @@ class RolloutAppender:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        mend(path)
+        repair(path)
         self._path = path
         self._lines: BinaryIO = path.open("ab")
         self._tokens: BinaryIO = tokens_path(path).open("ab")
@@ -80,7 +80,7 @@ class RolloutAppender:
                 file.close()
 
 
-def mend(path: Path) -> int:
+def repair(path: Path) -> int:
     """Cut off what a kill left half-written at the end of a rollout file; how many whole lines had to go with it.
 
     Raises:

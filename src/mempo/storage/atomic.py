@@ -43,7 +43,7 @@ def full_disk_names(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def whole_folder(target: Path) -> Iterator[Path]:
+def atomic_folder(target: Path) -> Iterator[Path]:
     """Yields an empty folder beside `target`; when the block ends well it takes the place of `target`.
 
     When the block raises, `target` is as it was. Of two writers at once the last one wins; they never mix. What a
@@ -119,7 +119,7 @@ def lone_process(folder: Path, cannot: Callable[[Exception], str], busy: str) ->
 
 
 @contextmanager
-def whole_file(target: Path) -> Iterator[Path]:
+def atomic_file(target: Path) -> Iterator[Path]:
     """Yields a temporary path beside `target`; the file written there takes its place when the block ends well."""
     _sweep(target)
     temporary = _beside(target, "tmp")
@@ -132,7 +132,7 @@ def whole_file(target: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def remove_whole(folder: Path) -> None:
+def remove_atomic(folder: Path) -> None:
     """Remove a folder; it loses its name first, so a kill in between leaves no half of it under that name."""
     hidden = _beside(folder, "old")
     os.rename(folder, hidden)

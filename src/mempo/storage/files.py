@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mempo.storage.atomic import full_disk_names, whole_file
+from mempo.storage.atomic import atomic_file, full_disk_names
 from mempo.storage.read_files import read_lines as read_lines
 
 
-def write_whole(path: Path, data: str | bytes) -> None:
+def write_atomic(path: Path, data: str | bytes) -> None:
     """Replace a file in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as temporary:
+    with atomic_file(path) as temporary:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 

@@ -46,27 +46,29 @@ def refuse_missing(path: str, what: str = "model") -> None:
         raise UserError(f"no {what} folder {path!r}; give a folder with config.json and *.safetensors, or a hub name")
 
 
-def model_folder(path: str, what: str = "model", weights: bool = True) -> Path:
-    """The folder that `path` names, fetched from the hub if it is a hub name; without its weights where not asked for.
+def model_folder(path: str, what: str = "model", weights: bool = True, settings: bool = False) -> Path:
+    """The folder that `path` names, fetched from the hub if it is a hub name; without its weights where not asked for,
+    and with the `config.yaml` of `mempo push` where that is asked for.
 
     Raises:
         UserError: it is not there, and cannot be fetched.
     """
     refuse_missing(path, what)
     folder = Path(path)
-    return folder if folder.exists() else _from_hub(path, what, weights)
+    return folder if folder.exists() else _from_hub(path, what, weights, settings)
 
 
 _DESCRIPTION = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 
 
 @cache
-def _from_hub(name: str, what: str, weights: bool) -> Path:
-    folder = _fetched(name, what, _DESCRIPTION)
+def _from_hub(name: str, what: str, weights: bool, settings: bool = False) -> Path:
+    description = (*_DESCRIPTION, "config.yaml") if settings else _DESCRIPTION
+    folder = _fetched(name, what, description)
     if weights:
         index = folder / INDEX
         files = sorted(set(_weight_map(index).values())) if index.is_file() else [WEIGHTS]
-        folder = _fetched(name, what, (*_DESCRIPTION, *files))
+        folder = _fetched(name, what, (*description, *files))
     return folder
 
 

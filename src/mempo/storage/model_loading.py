@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from transformers.utils import logging
 
 from mempo.errors import UserError
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.storage.model_files import check_weights, partial_load, read_config, reply_ends, said
 
 
@@ -27,14 +27,14 @@ def load_tokenizer(folder: Path, what: str = "model") -> Any:
         raise UserError(f"the tokenizer of the {what} in {folder} cannot be loaded: {said(error)}") from error
 
 
-def folder_codec(folder: Path) -> Codec:
+def folder_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer of a folder with all ids that end a reply.
 
     Raises:
         UserError: it has none, or a damaged one.
     """
     tokenizer = load_tokenizer(folder)
-    return Codec(tokenizer, reply_ends(folder, tokenizer.get_added_vocab().values()))
+    return Tokenizer(tokenizer, reply_ends(folder, tokenizer.get_added_vocab().values()))
 
 
 def load_whole(auto: Any, folder: Path, what: str = "model", **options: Any) -> Any:

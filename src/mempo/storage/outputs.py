@@ -23,7 +23,7 @@ from pydantic import AfterValidator, TypeAdapter
 from typing_extensions import TypedDict
 
 from mempo.errors import UserError
-from mempo.storage.atomic import temporary_folder, whole_file, whole_folder
+from mempo.storage.atomic import atomic_file, atomic_folder, temporary_folder
 from mempo.storage.read_files import exists, read_json
 
 RECORD = ".mempo.json"
@@ -97,7 +97,7 @@ def output_folder(
     """
     if alone:
         refuse_others(folder, product, made_by, force, legacy)
-    with whole_folder(folder) as temporary:
+    with atomic_folder(folder) as temporary:
         yield temporary
         names = _files(temporary)
         made = _made(folder, product, legacy)
@@ -176,7 +176,7 @@ def _read_record(folder: Path) -> dict[str, Made]:
 def _write_record(old: Path, folder: Path, product: str, made_by: str, names: Iterable[str]) -> None:
     files = {name: (folder / name).stat().st_size for name in sorted(names)}
     record = {**_read_record(old), product: {"made_by": made_by, "files": files}}
-    with whole_file(folder / RECORD) as temporary:
+    with atomic_file(folder / RECORD) as temporary:
         temporary.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

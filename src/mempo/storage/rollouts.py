@@ -16,9 +16,9 @@ from typing import Any, cast
 import numpy as np
 
 from mempo.rollout.protocol import TurnGrammar, parse_turn
-from mempo.rollout.tokenizer import Codec, common_prefix
+from mempo.rollout.tokenizer import Tokenizer, common_prefix
 from mempo.rollout.trajectory import GenerationStop, Observation, ObservationPart, StopReason, Trajectory, Turn
-from mempo.storage.files import dump_line, read_lines, write_whole
+from mempo.storage.files import dump_line, read_lines, write_atomic
 
 Advantages = Mapping[int, Sequence[float]]  # {turn: [generated tokens]}
 
@@ -59,8 +59,8 @@ def save_rollouts(
     for i, (trajectory, fact) in enumerate(zip(trajectories, facts, strict=True)):
         values = advantages[i] if advantages is not None else {}
         lines.append(dump_line(rollout_line(trajectory, fact, values, sidecar)))
-    write_whole(tokens_path(path), sidecar.bytes())
-    write_whole(path, "".join(lines))
+    write_atomic(tokens_path(path), sidecar.bytes())
+    write_atomic(path, "".join(lines))
 
 
 def tokens_path(path: Path) -> Path:
@@ -139,14 +139,14 @@ def _longest_kept(known: Sequence[tuple[int, ...]], prompt: tuple[int, ...]) -> 
 
 
 def load_rollouts(
-    path: Path, codec: Codec, grammar: TurnGrammar
+    path: Path, tokenizer: Tokenizer, grammar: TurnGrammar
 ) -> tuple[list[Trajectory], list[dict[str, Any]], list[dict[int, list[float]]]]:
     """Trajectories, their jsonl lines, and their advantages, exactly as saved (floats to float32)."""
     ints, floats = open_tokens(path)
     lines = read_lines(path)
     trajectories, advantages = [], []
     for line in lines:
-        trajectories.append(trajectory_of(line, ints, floats, codec, grammar))
+        trajectories.append(trajectory_of(line, ints, floats, tokenizer, grammar))
         advantages.append(
             {t: _at(floats, turn["advantages"]) for t, turn in enumerate(line["turns"]) if "advantages" in turn}
         )
@@ -164,7 +164,7 @@ def _at(array: np.ndarray, place: Sequence[int]) -> list[Any]:
 
 
 def trajectory_of(
-    line: Mapping[str, Any], ints: np.ndarray, floats: np.ndarray, codec: Codec, grammar: TurnGrammar
+    line: Mapping[str, Any], ints: np.ndarray, floats: np.ndarray, tokenizer: Tokenizer, grammar: TurnGrammar
 ) -> Trajectory:
     """The rollout of a jsonl record, its arrays taken from `open_tokens`."""
     question_ids = tuple(_at(ints, line["question_ids"]))
@@ -176,7 +176,7 @@ def trajectory_of(
         generated, forced = tuple(_at(ints, record["generated"])), tuple(record.get("forced", ()))
         stop = GenerationStop(record["stop"])
         own = forced + generated
-        text = codec.decode(own[:-1] if stop is GenerationStop.EOS and own[-1] in codec.eos_ids else own)
+        text = tokenizer.decode(own[:-1] if stop is GenerationStop.EOS and own[-1] in tokenizer.eos_ids else own)
         parsed = parse_turn(text, index, grammar, truncated=stop is GenerationStop.LENGTH)
         note_ids, action_ids = record.get("note_ids"), record.get("action_ids")
         if note_ids is None and parsed.note is not None:  # refused by the loop: too long

@@ -27,8 +27,8 @@ from typing_extensions import TypedDict
 
 from mempo.config.yaml_text import dump_yaml
 from mempo.errors import UserError
-from mempo.storage.atomic import lone_process, remove_whole, whole_folder
-from mempo.storage.files import append_line, dump_line, read_lines, write_whole
+from mempo.storage.atomic import atomic_folder, lone_process, remove_atomic
+from mempo.storage.files import append_line, dump_line, read_lines, write_atomic
 from mempo.storage.read_files import PUT_BACK, exists, read_json, read_yaml
 
 Completed = Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -180,13 +180,13 @@ class RunFolder:
             for left in _OF_A_FAILED_START:
                 path = self.path / left
                 if path.is_dir():
-                    remove_whole(path)
+                    remove_atomic(path)
                 else:
                     path.unlink(missing_ok=True)
         old = self.config() if goes_on else {}
         before = without(completed(old) if completed else old, ("output",))
         if not goes_on or changed_keys(before, without(config, ("output",))):
-            write_whole(self.path / "config.yaml", dump_yaml(config))
+            write_atomic(self.path / "config.yaml", dump_yaml(config))
 
     def refuse_other_data(self, fingerprints: Mapping[str, str], resume: bool, may_change: Sequence[str] = ()) -> None:
         """Remember what the run's questions, corpus and prompts are; a resumed run must have the same, but for those
@@ -206,7 +206,7 @@ class RunFolder:
                     "back, or begin another run with output=…"
                 )
         if not resume or may_change or not exists(file):
-            write_whole(file, json.dumps(dict(fingerprints), indent=1) + "\n")
+            write_atomic(file, json.dumps(dict(fingerprints), indent=1) + "\n")
 
     # --- measures --------------------------------------------------------------------------------------------------
 
@@ -225,7 +225,7 @@ class RunFolder:
             for line in self.metrics()
             if line["stage"] not in later and not (line["stage"] == stage and line["step"] > step)
         ]
-        write_whole(self.path / "metrics.jsonl", "".join(map(dump_line, kept)))
+        write_atomic(self.path / "metrics.jsonl", "".join(map(dump_line, kept)))
 
     def rollouts(self, step: int) -> Path:
         """Path of the rollout file of an RL step; the token arrays lie beside it."""
@@ -239,11 +239,11 @@ class RunFolder:
         """`write` fills the folder; it gets its name when whole. The newest `keep` of a stage stay, and those whose
         step is a multiple of `keep_every`."""
         final = self.path / "checkpoints" / f"{stage}-{step}"
-        with whole_folder(final) as folder:
+        with atomic_folder(final) as folder:
             write(folder)
         for old in [c for c in self.checkpoints() if c.stage == stage][:-keep]:
             if not keep_every or old.step % keep_every:
-                remove_whole(old.path)
+                remove_atomic(old.path)
         return final
 
     def checkpoints(self) -> list[Checkpoint]:

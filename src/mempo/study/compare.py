@@ -173,7 +173,7 @@ _SAMPLED_OF_ONE = (
 
 
 def _scored(found: Mapping[str, Any]) -> int | None:
-    """The questions of an evaluation that count: infrastructure may have spoiled some."""
+    """The questions of an evaluation that count: some may have failed for infrastructure reasons."""
     number = found.get("scored_questions", found.get("questions"))
     return None if number is None else int(number)
 

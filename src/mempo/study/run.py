@@ -12,7 +12,7 @@ from rich.console import Console
 
 from mempo.errors import UserError
 from mempo.storage.atomic import lone_process
-from mempo.storage.files import write_whole
+from mempo.storage.files import write_atomic
 from mempo.study.compare import cpu_seconds, sections
 from mempo.study.figures import save_figures
 from mempo.study.plan import Task, plan
@@ -121,7 +121,7 @@ def _report(name: str, study: Study, tasks: Sequence[Task], out: Path, console: 
     done = [(task, records[task.key]) for task in tasks if task.key in records]
     found = sections(done, study.compared_with)
     figures = save_figures(done, found, out)
-    write_whole(out / "tables.md", markdown(name, found, study.compared_with, figures))
+    write_atomic(out / "tables.md", markdown(name, found, study.compared_with, figures))
     console.print(on_screen(found, study.compared_with))
     for file in figures:
         if file == "curves.png":

@@ -34,7 +34,7 @@ async def call_with_retries(call: Callable[[], T], settings: RetrySettings, thre
 
     Raises:
         BadCall: as the last `call` raised it.
-        Unavailable: after `settings.tries` attempts, or after one that cannot be mended by another.
+        Unavailable: after `settings.tries` attempts, or after one that cannot be fixed by another.
     """
     loop, tries = asyncio.get_running_loop(), 0
 

@@ -30,15 +30,15 @@ from mempo.rollout.context import make_context
 from mempo.rollout.interfaces import Environment, HasExpert, HasTexts, Scorer, Tool
 from mempo.rollout.protocol import closing, opening
 from mempo.rollout.question import Question
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import Row, StopReason
-from mempo.storage.files import write_whole
+from mempo.storage.files import write_atomic
 from mempo.tools.make import told
 from mempo.train.expert_rollouts import OPEN_SEPARATOR, Demo, has_plan, plan_of, play
 from mempo.train.gold_plans import planned
 from mempo.train.model_rollouts import collect, play_again
 from mempo.train.sft import RowSource, demo_rows, mixed_batches, probe_row, take
-from mempo.train.tiny_model import toy_codec, with_warmup
+from mempo.train.tiny_model import toy_tokenizer, with_warmup
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ def sft_rows(config: Config, data: Data, agent: Agent, console: Console) -> RowS
         rows_at = switched(
             _batches(complete, data, agent, console), rows_at, config.sft.steps - config.sft.lossy_steps - warmup
         )
-    return with_warmup(rows_at, agent.renderer.codec, config.toy, config.seed) if config.toy else rows_at
+    return with_warmup(rows_at, agent.renderer.tokenizer, config.toy, config.seed) if config.toy else rows_at
 
 
 def switched(before: RowSource, after: RowSource, step: int) -> RowSource:
@@ -85,7 +85,7 @@ def demonstrations(config: Config, data: Data, agent: Agent, console: Console) -
     Raises:
         UserError: no question can be played, or no episode comes to an answer.
     """
-    settings, codec = config.sft, agent.renderer.codec
+    settings, tokenizer = config.sft, agent.renderer.tokenizer
     full = dataclasses.replace(agent, name="full", context=make_context("full", agent.renderer))
     rng = random.Random(f"{config.seed} full share")
     questions: list[Question] = []
@@ -122,7 +122,7 @@ def demonstrations(config: Config, data: Data, agent: Agent, console: Console) -
             lossless = settings.expert.model_copy(update={"loss": 0.0})
             probed = _episodes(agent, questions, lossless, config)
     found = (
-        probe_row(codec, demo, turn.index, config.memory.probe) for demo in probed for turn in demo.trajectory.turns
+        probe_row(tokenizer, demo, turn.index, config.memory.probe) for demo in probed for turn in demo.trajectory.turns
     )
     probes = [row for row in found if row is not None]
     rows = demo_rows(demos)
@@ -184,8 +184,8 @@ def checked_probe(config: Config, data: Data, agent: Agent, scorer: Scorer, fold
     """Before RL: can the probe tell a right note from a wrong one? (docs/memory-signal.md) What was found is kept in
     `probe-check.json` of the run folder."""
     notes = notes_to_check(config, data, agent)
-    check = check_probe(notes, agent.renderer.codec, scorer, config.memory.probe)
-    write_whole(folder / "probe-check.json", json.dumps(dataclasses.asdict(check), indent=1) + "\n")
+    check = check_probe(notes, agent.renderer.tokenizer, scorer, config.memory.probe)
+    write_atomic(folder / "probe-check.json", json.dumps(dataclasses.asdict(check), indent=1) + "\n")
     return check
 
 
@@ -200,7 +200,9 @@ def notes_to_check(config: Config, data: Data, agent: Agent) -> list[CheckNotes]
         demos = _episodes(agent, questions, lossless, config)
     except UserError:  # no search plan
         return check_notes(questions, prompts, [note_of_gold(question) for question in questions])
-    right = [(demo, note) for demo in demos if (note := _right_note(demo, config, agent.renderer.codec)) is not None]
+    right = [
+        (demo, note) for demo in demos if (note := _right_note(demo, config, agent.renderer.tokenizer)) is not None
+    ]
     return check_notes(
         [demo.question for demo, _ in right],
         [demo.trajectory.question_ids for demo, _ in right],
@@ -208,14 +210,14 @@ def notes_to_check(config: Config, data: Data, agent: Agent) -> list[CheckNotes]
     )
 
 
-def _right_note(demo: Demo, config: Config, codec: Codec) -> str | None:
+def _right_note(demo: Demo, config: Config, tokenizer: Tokenizer) -> str | None:
     """What the last note of an episode says, when all of the answer can be told from it."""
     for turn, answer in reversed(list(zip(demo.trajectory.turns, demo.answers, strict=True))):
         if turn.note_ids is None or answer is None:
             continue
         wanted = demo.question.probe
         right = answer == wanted if wanted is not None else score_answer(answer, demo.question, config.reward).em == 1
-        text = codec.decode(turn.note_ids)
+        text = tokenizer.decode(turn.note_ids)
         return text.removeprefix(opening("mem")).removesuffix(closing("mem")) if right else None
     return None
 
@@ -230,7 +232,7 @@ def _episodes(agent: Agent, questions: Sequence[Question], expert: ExpertSetting
     return asyncio.run(play(agent, jobs, expert, notes))
 
 
-def codec_of_toy(config: Config, data: Data, tools: Mapping[str, Tool] | None = None) -> Codec:
+def tokenizer_of_toy(config: Config, data: Data, tools: Mapping[str, Tool] | None = None) -> Tokenizer:
     """The toy's tokenizer: every name of the world, or of the files, and every fixed sentence is one token.
 
     Raises:
@@ -245,13 +247,14 @@ def codec_of_toy(config: Config, data: Data, tools: Mapping[str, Tool] | None = 
     texts += data.world.texts() if isinstance(data.world, HasTexts) else ()
     texts += [told((tools or {}).values())]
     actions = (*(data.world.actions if isinstance(data.world, Environment) else ()), *(tools or {}))
-    codec = toy_codec([*texts, *(question.text for question in (*data.train, *data.test))], fixed, actions)
-    if data.world is None and codec.size > _MOST_PIECES:
+    tokenizer = toy_tokenizer([*texts, *(question.text for question in (*data.train, *data.test))], fixed, actions)
+    if data.world is None and tokenizer.size > _MOST_PIECES:
         raise UserError(
-            f"the files have {codec.size} different pieces, and a toy has a token for each; a toy is for files of at "
-            f"most {_MOST_PIECES}, such as lines `attribute of name: value` (docs/data.md); set toy=null and model.path"
+            f"the files have {tokenizer.size} different pieces, and a toy has a token for each; a toy is for files of "
+            f"at most {_MOST_PIECES}, such as lines `attribute of name: value` (docs/data.md); set toy=null "
+            "and model.path"
         )
-    return codec
+    return tokenizer
 
 
 _MOST_PIECES = 20_000

@@ -21,7 +21,7 @@ from mempo.rollout.expert import Expert
 from mempo.rollout.interfaces import Generation, HasExpert, SamplingParams
 from mempo.rollout.protocol import closing, opening
 from mempo.rollout.question import Question
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import GenerationStop, Trajectory
 
 OPEN_SEPARATOR = "; "
@@ -151,10 +151,10 @@ class SearchExpert:
         )
 
 
-def encode_turn(codec: Codec, pairs: Sequence[tuple[str, str]]) -> tuple[int, ...]:
+def encode_turn(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> tuple[int, ...]:
     """Ids of a turn given as (tag, content): tags are ours, contents may quote what a tool said."""
     pieces = [piece for tag, text in pairs for piece in ((opening(tag), True), (text, False), (closing(tag), True))]
-    return codec.encode_mixed(pieces).ids
+    return tokenizer.encode_mixed(pieces).ids
 
 
 class Player:
@@ -162,13 +162,13 @@ class Player:
 
     def __init__(self, expert: Expert, agent: Agent, question: Question) -> None:
         self._expert = expert
-        self._codec = agent.renderer.codec
-        self._question_text = self._codec.decode(agent.renderer.question(question.text))
+        self._tokenizer = agent.renderer.tokenizer
+        self._question_text = self._tokenizer.decode(agent.renderer.question(question.text))
         self.allowed: list[str | None] = []
 
     async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
-        prompt = self._codec.decode(prompt_ids)
-        ids = encode_turn(self._codec, self._expert.turn(prompt[len(self._question_text) :]))
+        prompt = self._tokenizer.decode(prompt_ids)
+        ids = encode_turn(self._tokenizer, self._expert.turn(prompt[len(self._question_text) :]))
         self.allowed.append(self._expert.allows())
         return Generation(ids, (0.0,) * len(ids), GenerationStop.STOP_STRING)
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mempo.config import Config, resolve
-from mempo.engine.model import load_codec
+from mempo.engine.model import load_tokenizer
 from mempo.engine.server.connect import open_tokenizer
 from mempo.errors import UserError
 from mempo.rollout.agent import Agent, DecodingSettings, Job, rollout
 from mempo.rollout.interfaces import Generation, SamplingParams, Tool, ToolResult
 from mempo.rollout.protocol import TurnGrammar, format_violations, scan
 from mempo.rollout.question import Question
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import GenerationStop, Observation, StopReason, Trajectory
 from mempo.storage.append import latest
 from mempo.storage.read_files import PUT_BACK, RECORD, read_json
@@ -66,10 +66,10 @@ def collect(folder: Path, questions: Sequence[Question], agent: Agent) -> Collec
         raise UserError(f"sft.rollouts: {folder} is no folder of mempo eval (no agents.json)")
     file = _file_of(folder, agent.name)
     config = resolve(str(folder)).config
-    codec = _codec_of(folder, config)
+    tokenizer = _tokenizer_of(folder, config)
     known = {question.id: question for question in questions}
     try:
-        trajectories, lines, _ = load_rollouts(file, codec, agent.grammar)
+        trajectories, lines, _ = load_rollouts(file, tokenizer, agent.grammar)
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise UserError(f"sft.rollouts: {file} cannot be read ({type(error).__name__}: {error})") from error
     pairs = latest({**line, "read": read} for line, read in zip(lines, trajectories, strict=True)).values()
@@ -83,7 +83,7 @@ def collect(folder: Path, questions: Sequence[Question], agent: Agent) -> Collec
         counts[verdict] += 1
         if verdict == "right" and question is not None and taken[question.id] < _MOST_OF_ONE:
             taken[question.id] += 1
-            told.append(_told(trajectory, question, codec, agent.grammar))
+            told.append(_told(trajectory, question, tokenizer, agent.grammar))
     collected = Collected(told, counts)
     if not told:
         raise UserError(
@@ -114,7 +114,7 @@ def _file_of(folder: Path, name: str) -> Path:
     return own[0]
 
 
-def _codec_of(folder: Path, config: Config) -> Codec:
+def _tokenizer_of(folder: Path, config: Config) -> Tokenizer:
     """The tokenizer of the policy that played, which need not be the one that the configuration names."""
     if config.server is not None:
         return open_tokenizer(config.server)
@@ -123,25 +123,25 @@ def _codec_of(folder: Path, config: Config) -> Codec:
     policy = played or config.model.path
     if not policy:
         raise UserError("sft.rollouts: the evaluation names neither a server nor a model whose tokenizer wrote it")
-    return load_codec(str(policy))
+    return load_tokenizer(str(policy))
 
 
-def _told(trajectory: Trajectory, question: Question, codec: Codec, grammar: TurnGrammar) -> Told:
+def _told(trajectory: Trajectory, question: Question, tokenizer: Tokenizer, grammar: TurnGrammar) -> Told:
     turns, results = [], []
     for turn in trajectory.turns:
         ended = turn.stop is GenerationStop.EOS
-        text = codec.decode(turn.own_ids[:-1] if ended and turn.own_ids[-1] in codec.eos_ids else turn.own_ids)
+        text = tokenizer.decode(turn.own_ids[:-1] if ended and turn.own_ids[-1] in tokenizer.eos_ids else turn.own_ids)
         turns.append(tuple((element.tag, element.inner(text)) for element in scan(text, grammar.actions).top))
         if turn.observation is not None:
-            results.append(_result(turn.observation, codec))
+            results.append(_result(turn.observation, tokenizer))
     return Told(question, tuple(turns), tuple(results))
 
 
-def _result(observation: Observation, codec: Codec) -> ToolResult:
+def _result(observation: Observation, tokenizer: Tokenizer) -> ToolResult:
     """What the tool had said: between the wrapper's two ends, the notice and the passages."""
     inner = observation.parts[1:-1]
-    notice = codec.decode(inner[0].ids) if inner and not inner[0].cuttable else ""
-    return ToolResult(tuple(codec.decode(part.ids) for part in inner if part.cuttable), notice)
+    notice = tokenizer.decode(inner[0].ids) if inner and not inner[0].cuttable else ""
+    return ToolResult(tuple(tokenizer.decode(part.ids) for part in inner if part.cuttable), notice)
 
 
 class _Again:
@@ -149,11 +149,11 @@ class _Again:
 
     name = "again"
 
-    def __init__(self, told: Told, codec: Codec) -> None:
-        self._turns, self._results, self._codec = iter(told.turns), iter(told.results), codec
+    def __init__(self, told: Told, tokenizer: Tokenizer) -> None:
+        self._turns, self._results, self._tokenizer = iter(told.turns), iter(told.results), tokenizer
 
     async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
-        ids = encode_turn(self._codec, next(self._turns))
+        ids = encode_turn(self._tokenizer, next(self._turns))
         return Generation(ids, (0.0,) * len(ids), GenerationStop.STOP_STRING)
 
     async def call(self, argument: str) -> ToolResult:
@@ -165,7 +165,7 @@ async def play_again(agent: Agent, told: Sequence[Told], joiner: str) -> list[De
     it would have allowed was never asked, so they make no probe samples. `joiner`: of `memory.probe.joiner`."""
     demos = []
     for n, one in enumerate(told):
-        again = _Again(one, agent.renderer.codec)
+        again = _Again(one, agent.renderer.tokenizer)
         tools: dict[str, Tool] = dict.fromkeys(agent.grammar.actions, again)
         tools.pop("answer", None)
         alone = dataclasses.replace(agent, tools=tools, environment=None)

@@ -63,7 +63,7 @@ class RlSetup:
             outcome=self.outcome,
             memory=self.memory,
             credit=self.credit,
-            codec=self.agent.renderer.codec,
+            tokenizer=self.agent.renderer.tokenizer,
             window_tokens=self.updater.policy.window,
             memory_signal=memory_signal,
             custom_score=self.custom_score,
@@ -115,7 +115,7 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
 
             metrics = {**scored.metrics, **advantages.metrics, **updates, **sampled, **clock.seconds}
             if settings.log_rollouts_every and step % settings.log_rollouts_every == 0:
-                facts = scored.facts_with(batch, advantages)
+                facts = scored.records_with(batch, advantages)
                 save_rollouts(run.rollouts(step), trajectories, facts, advantages_by_turn(rows, len(trajectories)))
             run.log("rl", step, metrics)
             progress.step(step, metrics)

@@ -16,8 +16,8 @@ from mempo.errors import UserError
 from mempo.rewards.memory import NoteScore, score_notes
 from mempo.rewards.note_reward import silent
 from mempo.rewards.outcome import CustomScore, OutcomeScore, outcome_score
-from mempo.rewards.probe import NoSignal, ProbeCodec
-from mempo.rewards.rollout_metrics import aggregate, rollout_facts
+from mempo.rewards.probe import NoSignal, ProbeTokenizer
+from mempo.rewards.rollout_metrics import aggregate, rollout_record
 from mempo.rollout.interfaces import Scorer
 from mempo.rollout.protocol import ParseOutcome, TurnGrammar
 from mempo.rollout.question import Question
@@ -34,7 +34,7 @@ class Scoring:
     outcome: OutcomeSettings
     memory: MemorySettings
     credit: CreditSettings
-    codec: ProbeCodec
+    tokenizer: ProbeTokenizer
     window_tokens: int | None = None
     memory_signal: bool = True
     custom_score: CustomScore | None = None
@@ -87,7 +87,7 @@ class ScoredBatch:
             lost=[lost[i] for i in scores],
         )
 
-    def facts_with(self, batch: AdvantageBatch, advantages: Advantages) -> list[dict[str, Any]]:
+    def records_with(self, batch: AdvantageBatch, advantages: Advantages) -> list[dict[str, Any]]:
         """Facts for the rollout file with the `advantage` of the outcome (None: the rollout does not count), and that
         of each note (None: it earned none)."""
         outcome = dict(zip(batch.places, advantages.outcome, strict=True))
@@ -127,7 +127,7 @@ def score_batch(
         notes = score_notes(
             questions,
             trajectories,
-            scoring.codec,
+            scoring.tokenizer,
             scorer,
             scoring.memory,
             scoring.window_tokens,
@@ -139,7 +139,7 @@ def score_batch(
                 with_lost_notes(trajectory, found, scoring.grammar) if counts else found
                 for trajectory, found, counts in zip(trajectories, notes, counted, strict=True)
             ]
-    facts = [rollout_facts(*one) for one in zip(questions, trajectories, outcomes, notes, strict=True)]
+    facts = [rollout_record(*one) for one in zip(questions, trajectories, outcomes, notes, strict=True)]
     metrics = aggregate(facts, [trajectory.stop for trajectory in trajectories], counted)
     return ScoredBatch(questions, trajectories, outcomes, notes, facts, metrics)
 
@@ -168,7 +168,7 @@ def measure_rollouts(
 ) -> dict[str, float | None]:
     """Measures of rollouts that nothing is learnt from; their notes are not scored."""
     outcomes = scoring.outcomes(questions, trajectories)
-    facts = [rollout_facts(*one) for one in zip(questions, trajectories, outcomes, strict=True)]
+    facts = [rollout_record(*one) for one in zip(questions, trajectories, outcomes, strict=True)]
     return aggregate(facts, [trajectory.stop for trajectory in trajectories])
 
 
@@ -218,7 +218,7 @@ def refuse_mostly_failed(trajectories: Sequence[Trajectory], limit: float) -> No
     if len(failed) > limit * len(trajectories):
         raise UserError(
             f"{len(failed)} of {len(trajectories)} rollouts of the step failed, more than the share of "
-            f"rl.max_failed_share {limit:g}; the first: {_cause(failed[0])}; mend it and go on with --resume"
+            f"rl.max_failed_share {limit:g}; the first: {_cause(failed[0])}; fix it and go on with --resume"
         )
 
 

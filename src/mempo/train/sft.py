@@ -14,7 +14,7 @@ from mempo.engine.policy import Policy
 from mempo.engine.update import Updater
 from mempo.errors import ConfigError
 from mempo.rewards.probe import build_probe
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import Row, Segment, rows_of
 from mempo.storage.run_folder import RunFolder
 from mempo.train.batch import take
@@ -26,13 +26,13 @@ RowSource = Callable[[int], Sequence[Row]]
 """`rows_at(step)`: the rows of a step, the same whenever it is asked."""
 
 
-def probe_row(codec: Codec, demo: Demo, turn_index: int, settings: ProbeSettings) -> Row | None:
+def probe_row(tokenizer: Tokenizer, demo: Demo, turn_index: int, settings: ProbeSettings) -> Row | None:
     """`[question][note] → probe`, the probe asking for what this note allows to answer."""
     turn = demo.trajectory.turns[turn_index]
     answer = demo.answers[turn_index]
     if turn.note_ids is None or answer is None:
         return None
-    probe = build_probe(codec, dataclasses.replace(demo.question, probe=answer), settings)
+    probe = build_probe(tokenizer, dataclasses.replace(demo.question, probe=answer), settings)
     if probe is None:
         return None
     prefix = demo.trajectory.question_ids + turn.note_ids

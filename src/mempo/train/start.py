@@ -9,15 +9,15 @@ from typing import Any
 
 from mempo.config import Config, Resolved, completed, resolve
 from mempo.config.unused import CREDIT_KEYS
-from mempo.engine.model import load_codec
+from mempo.engine.model import load_tokenizer
 from mempo.envs.data import Data
 from mempo.errors import ConfigError
 from mempo.rollout.interfaces import Tool
-from mempo.rollout.tokenizer import Codec
-from mempo.storage.files import write_whole
+from mempo.rollout.tokenizer import Tokenizer
+from mempo.storage.files import write_atomic
 from mempo.storage.read_files import PUT_BACK, RECORD, read_json, read_yaml
 from mempo.storage.run_folder import RunFolder, changed_keys, without
-from mempo.train.demonstrations import codec_of_toy
+from mempo.train.demonstrations import tokenizer_of_toy
 
 EVALUATION = "evaluation-start"
 _BESIDE_EVALUATION = (
@@ -55,20 +55,20 @@ def start_model(path: str) -> str:
     raise ConfigError(f"start: {path} holds no policy at the end of SFT; name a model folder, such as {path}/final")
 
 
-def refuse_other_vocabulary(config: Config, data: Data, codec: Codec, tools: Mapping[str, Tool]) -> None:
+def refuse_other_vocabulary(config: Config, data: Data, tokenizer: Tokenizer, tools: Mapping[str, Tool]) -> None:
     """The run goes on with the start's own tokenizer, so this must have every token that the configuration counts on.
 
     Raises:
         ConfigError: tokens are missing; how many, and one of them.
     """
     if config.toy is not None:
-        wanted, of = codec_of_toy(config, data, tools), "this configuration's world and settings"
+        wanted, of = tokenizer_of_toy(config, data, tools), "this configuration's world and settings"
     elif config.model.path:
-        wanted, of = load_codec(config.model.path), f"model.path {config.model.path}"
+        wanted, of = load_tokenizer(config.model.path), f"model.path {config.model.path}"
     else:
         return
-    known = codec.tokenizer.get_vocab()
-    missing = [number for token, number in wanted.tokenizer.get_vocab().items() if token not in known]
+    known = tokenizer.hf.get_vocab()
+    missing = [number for token, number in wanted.hf.get_vocab().items() if token not in known]
     if missing:
         raise ConfigError(
             f"start {config.start} has another vocabulary: {len(missing)} tokens of {of} are not in it, such as "
@@ -94,7 +94,7 @@ def borrow_evaluation(resolved: Resolved, fingerprints: Mapping[str, str], folde
     (folder / "rollouts").mkdir(parents=True, exist_ok=True)
     for rollouts in (source / "rollouts").glob(f"{EVALUATION}.*"):
         shutil.copyfile(rollouts, folder / "rollouts" / rollouts.name)
-    write_whole(folder / file.name, file.read_bytes())  # last: it says that all of it is here
+    write_atomic(folder / file.name, file.read_bytes())  # last: it says that all of it is here
     return True
 
 

@@ -16,7 +16,7 @@ from mempo.rewards.rollout_metrics import mean
 from mempo.rollout.agent import DecodingSettings, Job, run_rollouts
 from mempo.rollout.protocol import closing, opening
 from mempo.rollout.question import Question
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import Trajectory
 from mempo.train.batch import take
 from mempo.train.rl import RlSettings, RlSetup
@@ -70,7 +70,7 @@ def check_start(setup: RlSetup, settings: RlSettings) -> StartCheck:
         outcome_score(question, trajectory, setup.outcome, setup.custom_score).score
         for question, trajectory in zip(questions, trajectories, strict=True)
     ]
-    return start_check(questions, trajectories, scores, size, setup.agent.renderer.codec)
+    return start_check(questions, trajectories, scores, size, setup.agent.renderer.tokenizer)
 
 
 def start_check(
@@ -78,13 +78,13 @@ def start_check(
     trajectories: Sequence[Trajectory],
     scores: Sequence[float | None],
     group_size: int,
-    codec: Codec,
+    tokenizer: Tokenizer,
 ) -> StartCheck:
     """All lists are `[rollouts]`; groups are runs of `group_size` rollouts of one question, in order."""
     noted = [
         found
         for question, trajectory in zip(questions, trajectories, strict=True)
-        if not trajectory.is_error and (found := _noted(question, trajectory, codec))
+        if not trajectory.is_error and (found := _noted(question, trajectory, tokenizer))
     ]
     groups = [scores[first : first + group_size] for first in range(0, len(scores), group_size)]
     known = [[score for score in group if score is not None] for group in groups]
@@ -98,9 +98,9 @@ def start_check(
     )
 
 
-def _noted(question: Question, trajectory: Trajectory, codec: Codec) -> list[bool]:
+def _noted(question: Question, trajectory: Trajectory, tokenizer: Tokenizer) -> list[bool]:
     """Whether the last note holds the answer, by objective; those whose answer stands in the question are left out."""
     last = next((turn.note_ids for turn in reversed(trajectory.turns) if turn.note_ids is not None), None)
     # Without its tags, which would be glued to the words beside them.
-    text = "" if last is None else codec.decode(last).removeprefix(opening("mem")).removesuffix(closing("mem"))
+    text = "" if last is None else tokenizer.decode(last).removeprefix(opening("mem")).removesuffix(closing("mem"))
     return [says_one_of(text, aliases) for aliases in question.objectives if not says_one_of(question.text, aliases)]

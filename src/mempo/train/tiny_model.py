@@ -14,14 +14,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as HfTokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from mempo.config.train import ToySettings
 from mempo.engine.model import wrap_policy
 from mempo.engine.policy import Policy
 from mempo.rollout.protocol import TAGS, closing, opening
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import Row, Segment
 from mempo.train.sft import RowSource
 
@@ -36,7 +37,7 @@ LOOK_BACK = 3.0
 _PIECES = r"\d+ |[a-z][a-z ]* of |[:;] |\n|[^:;\n]+|[:;]"
 
 
-def toy_codec(texts: Iterable[str], extra: Sequence[str] = (), actions: Sequence[str] = ()) -> Codec:
+def toy_tokenizer(texts: Iterable[str], extra: Sequence[str] = (), actions: Sequence[str] = ()) -> Tokenizer:
     """A lossless tokenizer: every piece of `texts` and `extra` is a token, all else is spelled in bytes. `actions` are
     tags of an environment's own."""
     split = pre_tokenizers.Split(Regex(_PIECES), "isolated")
@@ -45,25 +46,25 @@ def toy_codec(texts: Iterable[str], extra: Sequence[str] = (), actions: Sequence
     vocabulary: dict[str, int] = {}
     for symbol in (*sorted(pre_tokenizers.ByteLevel.alphabet()), *(_in_bytes(to_bytes, piece) for piece in pieces)):
         vocabulary.setdefault(symbol, len(vocabulary))
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
+    tokenizer = HfTokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in ("<eos>", "<pad>")])
     tags = [tag for name in dict.fromkeys((*TAGS, *actions)) for tag in (opening(name), closing(name))]
     tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in tags])
-    return Codec(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>"))
+    return Tokenizer(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>"))
 
 
 def _in_bytes(to_bytes: pre_tokenizers.ByteLevel, piece: str) -> str:
     return "".join(part for part, _ in to_bytes.pre_tokenize_str(piece))
 
 
-def toy_policy(codec: Codec, settings: ToySettings, seed: int) -> Policy:
+def toy_policy(tokenizer: Tokenizer, settings: ToySettings, seed: int) -> Policy:
     """Random weights, tied embeddings. Torch's generator is left as it was."""
     state = torch.get_rng_state()
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=codec.size,
+        vocab_size=tokenizer.size,
         hidden_size=settings.hidden_size,
         intermediate_size=2 * settings.hidden_size,
         num_hidden_layers=settings.layers,
@@ -75,14 +76,14 @@ def toy_policy(codec: Codec, settings: ToySettings, seed: int) -> Policy:
         max_position_embeddings=settings.window_tokens,
         tie_word_embeddings=True,
         initializer_range=INIT_RANGE,
-        eos_token_id=codec.eos_id,
-        pad_token_id=codec.tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_id,
+        pad_token_id=tokenizer.hf.pad_token_id,
         bos_token_id=None,
     )
     model = LlamaForCausalLM(config)
     torch.set_rng_state(state)
     _look_back(model, settings.heads, LOOK_BACK)
-    return wrap_policy(model, codec)
+    return wrap_policy(model, tokenizer)
 
 
 @torch.no_grad()
@@ -108,13 +109,13 @@ def _look_back(model: LlamaForCausalLM, heads: int, strength: float) -> None:
 _CHUNKS, _CHUNK_TOKENS, _REPEATS = (2, 4), (2, 5), 3
 
 
-def copy_rows(codec: Codec, count: int, rng: random.Random) -> list[Row]:
+def copy_rows(tokenizer: Tokenizer, count: int, rng: random.Random) -> list[Row]:
     """Rows `chunk sep chunk sep …`, then the same chunks three times more, each time in another order.
 
     The loss is on what can be known: all but the first token of a copied chunk.
     """
-    tokens = copyable(codec)
-    separator = codec.encode_trusted("\n")[0]
+    tokens = copyable(tokenizer)
+    separator = tokenizer.encode_trusted("\n")[0]
     rows = []
     for _ in range(count):
         chunks = [rng.choices(tokens, k=rng.randint(*_CHUNK_TOKENS)) for _ in range(rng.randint(*_CHUNKS))]
@@ -129,25 +130,25 @@ def copy_rows(codec: Codec, count: int, rng: random.Random) -> list[Row]:
     return rows
 
 
-def copyable(codec: Codec) -> list[int]:
+def copyable(tokenizer: Tokenizer) -> list[int]:
     """Every token that can occur in the world's texts: all but bytes that are no name, and special tokens.
 
     A capital or a digit alone is a name in some worlds: `symbol of Hydrogen: H`.
     """
-    special, alone = set(codec.tokenizer.all_special_ids), re.compile(r"[A-Z0-9:;\n]")
-    pieces = ((i, codec.decode([i])) for i in range(codec.size) if i not in special)
+    special, alone = set(tokenizer.hf.all_special_ids), re.compile(r"[A-Z0-9:;\n]")
+    pieces = ((i, tokenizer.decode([i])) for i in range(tokenizer.size) if i not in special)
     return [i for i, text in pieces if alone.fullmatch(text) or (len(text.encode()) > 1 and text != "\ufffd")]
 
 
-def with_warmup(rows_at: RowSource, codec: Codec, settings: ToySettings, seed: int) -> RowSource:
+def with_warmup(rows_at: RowSource, tokenizer: Tokenizer, settings: ToySettings, seed: int) -> RowSource:
     """Copying alone for the first steps, then mixed into the rows of `rows_at`."""
 
     def mixed(step: int) -> Sequence[Row]:
         rng = random.Random(f"{seed} copy {step}")
         if step < settings.warmup_steps:
-            return copy_rows(codec, settings.copy_rows, rng)
+            return copy_rows(tokenizer, settings.copy_rows, rng)
         rows = list(rows_at(step - settings.warmup_steps))
         copies = round(len(rows) * settings.copy_share / (1 - settings.copy_share))
-        return rows + copy_rows(codec, copies, rng)
+        return rows + copy_rows(tokenizer, copies, rng)
 
     return mixed

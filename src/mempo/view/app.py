@@ -142,10 +142,10 @@ def grouped(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def _turns(folder: ViewedFolder, file: RolloutFile, number: int) -> tuple[dict[str, Any], list[Any]]:
-    codec = folder.codec()
+    tokenizer = folder.tokenizer()
     facts = file.facts(number)
-    trajectory, advantages = file.trajectory(facts, codec)
-    return facts, turn_views(trajectory, facts, advantages, codec)
+    trajectory, advantages = file.trajectory(facts, tokenizer)
+    return facts, turn_views(trajectory, facts, advantages, tokenizer)
 
 
 def _neighbours(numbers: Sequence[int], number: int) -> dict[str, int | None]:

@@ -18,7 +18,7 @@ from mempo.errors import UserError
 from mempo.rollout.agent import Agent, Job, run_rollouts
 from mempo.rollout.interfaces import BuiltContext, Context, Environment, Sampler
 from mempo.rollout.question import Question
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import Trajectory, Turn
 from mempo.run.evaluate import agents_of, open_local, open_served, specs_of
 from mempo.setup import check_window, load_data
@@ -67,7 +67,7 @@ def answer_all(
     """Play what `ask` returns until it returns nothing, and print it as it comes."""
     played = []
     while text := ask():
-        screen = _Screen(console, agent.renderer.codec, show_context)
+        screen = _Screen(console, agent.renderer.tokenizer, show_context)
         watched = dataclasses.replace(agent, context=_Watched(agent.context, screen))
         job = Job(Question(f"chat-{len(played)}", text, None), 0, (seed, "chat", len(played)))
         try:
@@ -105,8 +105,8 @@ class _Watched:
 
 
 class _Screen:
-    def __init__(self, console: Console, codec: Codec, show_context: bool) -> None:
-        self._console, self._codec, self._show_context = console, codec, show_context
+    def __init__(self, console: Console, tokenizer: Tokenizer, show_context: bool) -> None:
+        self._console, self._tokenizer, self._show_context = console, tokenizer, show_context
         self._note: str | None = None
         self._shown = 0
 
@@ -115,11 +115,11 @@ class _Screen:
         cut = f", {built.cut_tokens} were cut" if built.cut_tokens else ""
         self._say("", f"turn {index + 1}: sees {question_tokens} tokens of question and carries {carried}{cut}", "dim")
         if self._show_context:
-            self._say("context", self._codec.decode(built.ids), "dim")
+            self._say("context", self._tokenizer.decode(built.ids), "dim")
 
     def turn(self, turn: Turn) -> None:
         self._shown += 1
-        note, thoughts = turn_texts(turn, self._codec)
+        note, thoughts = turn_texts(turn, self._tokenizer)
         if note is not None:
             pieces = changes(self._note, note)
             self._print("note", Text.assemble(*((text, _STYLES[kind]) for kind, text in pieces)))
@@ -129,9 +129,9 @@ class _Screen:
         if turn.parsed.action is not None:
             self._say(turn.parsed.action.kind, turn.parsed.action.text, "bold")
         else:
-            self._say(turn.parsed.outcome.value, self._codec.decode(turn.own_ids), "yellow")
+            self._say(turn.parsed.outcome.value, self._tokenizer.decode(turn.own_ids), "yellow")
         if turn.observation is not None:
-            self._say("found", self._codec.decode(turn.observation.ids).strip(), "cyan")
+            self._say("found", self._tokenizer.decode(turn.observation.ids).strip(), "cyan")
 
     def end(self, played: Trajectory) -> None:
         for turn in played.turns[self._shown :]:

@@ -59,4 +59,4 @@ def chosen(
 def _holds(folder: ViewedFolder, file: RolloutFile, row: Row, wanted: str) -> bool:
     if any(wanted in known.casefold() for known in (row.question, row.answer or "", row.question_id)):
         return True
-    return any(wanted in text.casefold() for text in file.texts(row.number, folder.codec()))
+    return any(wanted in text.casefold() for text in file.texts(row.number, folder.tokenizer()))

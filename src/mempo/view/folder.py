@@ -14,7 +14,7 @@ from mempo.config.yaml_text import dump_yaml
 from mempo.errors import UserError
 from mempo.evaluate.folder import EvalFolder
 from mempo.evaluate.report import COLUMNS, cells
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.storage.model_files import model_folder
 from mempo.storage.read_files import PUT_BACK, RECORD, exists, read_json, read_yaml
 from mempo.storage.rollouts import tokens_path
@@ -39,9 +39,9 @@ class ViewedFolder:
             raise UserError(f"{path} holds no run and no evaluation (no config.yaml); give the folder of one")
         self.path, self.label = path, visible(label or path.resolve().name)
         self.is_evaluation = exists(path / "identity.json")
-        self._tokenizer = tokenizer
+        self._named = tokenizer
         self._lock = Lock()
-        self._codec: Codec | None = None
+        self._tokenizer: Tokenizer | None = None
         self._files: dict[str, RolloutFile] = {}
         self._metrics: tuple[tuple[int, int], list[dict[str, Any]]] = ((-1, -1), [])
 
@@ -85,21 +85,21 @@ class ViewedFolder:
                 found[path.stem] = self._files.setdefault(path.stem, RolloutFile(path))
         return found
 
-    def codec(self) -> Codec:
+    def tokenizer(self) -> Tokenizer:
         """The tokenizer that the rollouts were made with. Raises UserError: it is not to be had."""
         with self._lock:
-            if self._codec is None:
-                self._codec = self._load_codec()
-            return self._codec
+            if self._tokenizer is None:
+                self._tokenizer = self._load_tokenizer()
+            return self._tokenizer
 
-    def _load_codec(self) -> Codec:
-        from mempo.storage.model_loading import folder_codec  # transformers: a list of rollouts does without
+    def _load_tokenizer(self) -> Tokenizer:
+        from mempo.storage.model_loading import folder_tokenizer  # transformers: a list of rollouts does without
 
-        def load(place: Path | str) -> Codec:
-            return folder_codec(model_folder(str(place), "tokenizer", weights=False))
+        def load(place: Path | str) -> Tokenizer:
+            return folder_tokenizer(model_folder(str(place), "tokenizer", weights=False))
 
-        if self._tokenizer is not None:
-            return load(self._tokenizer)
+        if self._named is not None:
+            return load(self._named)
         served = self.setting("server")
         if isinstance(served, Mapping):
             from mempo.config.server import ServerSettings

@@ -18,7 +18,7 @@ from rich.console import Console
 from mempo import __version__
 from mempo.config.addresses import masked
 from mempo.errors import UserError
-from mempo.storage.files import append_line, write_whole
+from mempo.storage.files import append_line, write_atomic
 from mempo.storage.read_files import exists
 from mempo.view.curves import curves
 from mempo.view.folder import TABLE_HEAD, ViewedFolder, open_folders
@@ -66,7 +66,7 @@ def write_report(runs: Sequence[Path], file: Path, tokenizer: str | None = None)
         "when": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }
     # A lone surrogate, which JSON can hold, is made visible everywhere; what is left cannot be written.
-    write_whole(file, render_file("report.html", **context).encode("utf-8", "replace"))
+    write_atomic(file, render_file("report.html", **context).encode("utf-8", "replace"))
 
 
 def _is_ours(file: Path) -> bool:
@@ -82,9 +82,9 @@ def telling(folder: ViewedFolder) -> list[Told]:
     file = (named or files)[-1]
     found = []
     for why, row in _picked(file):
-        facts, codec = file.facts(row.number), folder.codec()
-        trajectory, advantages = file.trajectory(facts, codec)
-        turns = turn_views(trajectory, facts, advantages, codec)
+        facts, tokenizer = file.facts(row.number), folder.tokenizer()
+        trajectory, advantages = file.trajectory(facts, tokenizer)
+        turns = turn_views(trajectory, facts, advantages, tokenizer)
         found.append(Told(why, folder.agent_name(file.name), row, facts, turns))
     return found
 

@@ -20,7 +20,7 @@ import numpy as np
 from mempo.evaluate.saved import BESIDE, read_beside
 from mempo.rollout.protocol import ACTION_TAGS, RESERVED_TAGS, TurnGrammar, can_be_tag
 from mempo.rollout.question import objectives_of
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import Trajectory
 from mempo.storage.append import REMEDY, ROLLOUT, items_end, parse_facts
 from mempo.storage.read_files import parse_line, reading
@@ -96,20 +96,21 @@ class RolloutFile:
                 line = parse_line(file.read(stop - start), self.path, number + 1, ROLLOUT, REMEDY)
             return self._joined(line)
 
-    def trajectory(self, line: Mapping[str, Any], codec: Codec) -> tuple[Trajectory, dict[int, list[float]]]:
+    def trajectory(self, line: Mapping[str, Any], tokenizer: Tokenizer) -> tuple[Trajectory, dict[int, list[float]]]:
         """The rollout of a line with its token arrays, and its advantages `{turn: [generated]}`. Raises DamagedFile."""
         with self._arrays(line) as ints:
             floats = ints.view("<f4")
-            trajectory = trajectory_of(line, ints, floats, codec, self._grammar())
+            trajectory = trajectory_of(line, ints, floats, tokenizer, self._grammar())
             places = {t: turn["advantages"] for t, turn in enumerate(line["turns"]) if "advantages" in turn}
             return trajectory, {t: floats[a : a + n].tolist() for t, (a, n) in places.items()}
 
-    def texts(self, number: int, codec: Codec) -> list[str]:
+    def texts(self, number: int, tokenizer: Tokenizer) -> list[str]:
         """What was written and what came back, turn by turn, without taking it apart. Raises DamagedFile."""
         line = self.facts(number)
         with self._arrays(line) as ints:
-            return [codec.decode(_ids(ints, t["generated"])) for t in line["turns"]] + [
-                "".join(codec.decode(_ids(ints, part)) for part in t.get("observation") or ()) for t in line["turns"]
+            return [tokenizer.decode(_ids(ints, t["generated"])) for t in line["turns"]] + [
+                "".join(tokenizer.decode(_ids(ints, part)) for part in t.get("observation") or ())
+                for t in line["turns"]
             ]
 
     def has_copied_note(self, number: int) -> bool:

@@ -57,4 +57,4 @@ def serve(
 def _warm(folder: ViewedFolder) -> None:
     """The libraries of a tokenizer take seconds to load, which a reader of the first page does not wait for."""
     with suppress(UserError):  # said where the tokenizer is needed
-        folder.codec()
+        folder.tokenizer()

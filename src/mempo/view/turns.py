@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mempo.rollout.protocol import scan
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import GenerationStop, Observation, Trajectory, Turn
 from mempo.view.rollouts import gold_answers, known, p_of
 from mempo.view.text import Piece, changes, marked, visible
@@ -60,7 +60,7 @@ class TurnView:
 
 
 def turn_views(
-    trajectory: Trajectory, facts: Mapping[str, Any], advantages: Mapping[int, Sequence[float]], codec: Codec
+    trajectory: Trajectory, facts: Mapping[str, Any], advantages: Mapping[int, Sequence[float]], tokenizer: Tokenizer
 ) -> list[TurnView]:
     """The turns of a rollout. `advantages` `{turn: [generated]}`."""
     gold = gold_answers(facts)
@@ -73,7 +73,7 @@ def turn_views(
     last_note: str | None = None
     history = len(trajectory.question_ids)
     for turn in trajectory.turns:
-        note, thoughts = turn_texts(turn, codec)
+        note, thoughts = turn_texts(turn, tokenizer)
         before = trajectory.turns[turn.index - 1] if turn.index else None
         cut = _cut(before.observation, turn.prompt_ids) if before is not None and before.observation else []
         action = turn.parsed.action
@@ -84,11 +84,11 @@ def turn_views(
                 outcome=turn.parsed.outcome.value,
                 note_status=turn.parsed.note_status.value,
                 temperature=turn.temperature,
-                question=visible(codec.decode(trajectory.question_ids)),
-                carried=visible(codec.decode(_after_question(trajectory, turn))),
+                question=visible(tokenizer.decode(trajectory.question_ids)),
+                carried=visible(tokenizer.decode(_after_question(trajectory, turn))),
                 prompt_tokens=len(turn.prompt_ids),
                 history_tokens=history,
-                cut=tuple(visible(codec.decode(ids)) for ids in cut),
+                cut=tuple(visible(tokenizer.decode(ids)) for ids in cut),
                 cut_tokens=sum(map(len, cut)),
                 note=tuple(changes(last_note, note)) if note is not None else (),
                 note_tokens=len(turn.note_ids or ()),
@@ -96,9 +96,9 @@ def turn_views(
                 thought=visible("\n".join(thoughts)),
                 action=visible(action.text) if action else "",
                 action_kind=action.kind if action else "",
-                observation=tuple(_observed(turn, codec, gold)),
+                observation=tuple(_observed(turn, tokenizer, gold)),
                 tool_error=visible(turn.tool_error or ""),
-                tokens=tuple(_tokens(turn, advantages.get(turn.index, ()), top, codec)),
+                tokens=tuple(_tokens(turn, advantages.get(turn.index, ()), top, tokenizer)),
                 numbers=tuple(_numbers(scored.get(turn.index), by_turn.get(str(turn.index)))),
             )
         )
@@ -107,10 +107,10 @@ def turn_views(
     return views
 
 
-def turn_texts(turn: Turn, codec: Codec) -> tuple[str | None, list[str]]:
+def turn_texts(turn: Turn, tokenizer: Tokenizer) -> tuple[str | None, list[str]]:
     """The turn's closed note, and its thoughts."""
-    ended = turn.stop is GenerationStop.EOS and turn.own_ids and turn.own_ids[-1] in codec.eos_ids
-    text = codec.decode(turn.own_ids[:-1] if ended else turn.own_ids)
+    ended = turn.stop is GenerationStop.EOS and turn.own_ids and turn.own_ids[-1] in tokenizer.eos_ids
+    text = tokenizer.decode(turn.own_ids[:-1] if ended else turn.own_ids)
     note = turn.parsed.note.inner(text).strip() if turn.parsed.note is not None else None
     return note, [e.inner(text).strip() for e in scan(text).elements if e.tag == "think" and e.depth == 0]
 
@@ -146,12 +146,12 @@ def _longest_beginning(ids: tuple[int, ...], within: np.ndarray) -> int:
     return best
 
 
-def _observed(turn: Turn, codec: Codec, gold: Sequence[str]) -> list[Piece]:
-    return marked(codec.decode(turn.observation.ids), gold) if turn.observation else []
+def _observed(turn: Turn, tokenizer: Tokenizer, gold: Sequence[str]) -> list[Piece]:
+    return marked(tokenizer.decode(turn.observation.ids), gold) if turn.observation else []
 
 
-def _tokens(turn: Turn, advantages: Sequence[float], top: float, codec: Codec) -> list[TokenView]:
-    decoded = codec.decode_spans(turn.own_ids)
+def _tokens(turn: Turn, advantages: Sequence[float], top: float, tokenizer: Tokenizer) -> list[TokenView]:
+    decoded = tokenizer.decode_spans(turn.own_ids)
     found = []
     note = range(*turn.note_span) if turn.note_span else ()
     for i, token_id in enumerate(turn.own_ids):

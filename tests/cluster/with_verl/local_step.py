@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mempo.engine.model import load_codec, load_policy
+from mempo.engine.model import load_policy, load_tokenizer
 from mempo.engine.optimizer import learning_rate
 from mempo.engine.policy import Policy
 from mempo.engine.scorer import LocalScorer
@@ -45,19 +45,21 @@ def first_step(run: VerlRun) -> LocalStep:
     of the weights below it; gradient and weights are not to be compared then."""
     config = run.resolved.config
     path = config.model.path or ""
-    codec = load_codec(path)
+    tokenizer = load_tokenizer(path)
     grammar = TurnGrammar(config.agent.notes, config.agent.first_note, ("search", "answer"))
-    trajectories, lines, saved = load_rollouts(run.folder.rollouts(1), codec, grammar)
+    trajectories, lines, saved = load_rollouts(run.folder.rollouts(1), tokenizer, grammar)
     questions = [Question(line["question_id"], line["question"], as_gold(line["gold"])) for line in lines]
-    policy, reference = load_policy(config.model, path, codec), load_policy(config.model, path, codec)
-    scoring = Scoring(config.reward, config.memory, config.credit, codec, policy.window, custom_score=scripted.score)
+    policy, reference = load_policy(config.model, path, tokenizer), load_policy(config.model, path, tokenizer)
+    scoring = Scoring(
+        config.reward, config.memory, config.credit, tokenizer, policy.window, custom_score=scripted.score
+    )
     scored = score_batch(scoring, questions, trajectories, LocalScorer(policy), LocalScorer(reference))
     batch = scored.counted(ROLLOUTS)
     advantages = batch_advantages(batch, config.credit, config.memory)
     rows = training_rows(batch, advantages)
     updater = Updater(policy, config.rl.optim, config.rl.loss, reference)
     updates = update_policy(updater, rows, config.rl, learning_rate(config.rl.optim, 0, config.rl.steps))
-    facts = scored.facts_with(batch, advantages)
+    facts = scored.records_with(batch, advantages)
     return LocalStep(
         trajectories=trajectories,
         facts=scored.facts,

@@ -151,8 +151,10 @@ class Client:
         said = self.reply(self.ids_of_uid[uid], int(session), turn)
         if isinstance(said, Exception):
             raise said
-        codec = self.policy.codec
-        ids = codec.encode_trusted(said.removesuffix("<eos>")) + ((codec.eos_id,) if said.endswith("<eos>") else ())
+        tokenizer = self.policy.tokenizer
+        ids = tokenizer.encode_trusted(said.removesuffix("<eos>")) + (
+            (tokenizer.eos_id,) if said.endswith("<eos>") else ()
+        )
         ids = ids[: sampling_params["max_tokens"]]
         with torch.no_grad():
             logits = self.policy.model(torch.tensor([[*prompt_ids, *ids]])).logits[0, len(prompt_ids) - 1 : -1]

@@ -59,9 +59,9 @@ class VerlRun:
 def make_inputs(folder: Path) -> list[str]:
     """A tiny random model, a corpus and questions; returns the settings that name them."""
     folder.mkdir(parents=True)
-    codec = tiny.chat_codec("chatml", tags="added")
+    tokenizer = tiny.chat_tokenizer("chatml", tags="added")
     # Some rows to spare: a tokenizer that is loaded again may bring a token of its family along.
-    save_policy(tiny.tiny_llama(codec, vocab_size=codec.size + 8), folder / "model")
+    save_policy(tiny.tiny_llama(tokenizer, vocab_size=tokenizer.size + 8), folder / "model")
     lands = range(2 * QUESTIONS)
     documents = [{"id": str(i), "contents": f'"City {i}"\nThe capital of land {i} is city {i}.'} for i in lands]
     questions = [{"id": f"q{i}", "question": f"What is the capital of land {i}?", "answer": f"city {i}"} for i in lands]

@@ -12,7 +12,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from mempo.cluster.convert import convert
-from mempo.engine.model import load_codec, load_policy
+from mempo.engine.model import load_policy, load_tokenizer
 from tests.cluster.with_verl.cpu_server import FAILS_FROM
 from tests.cluster.with_verl.local_step import LocalStep, first_step
 from tests.cluster.with_verl.run_verl import QUESTIONS, ROLLOUTS, UPDATES, VerlRun, make_inputs, run
@@ -104,13 +104,18 @@ def test_turn_counts_from_1_to_7_leave_optimizer_and_schedule_alone(one_rank: Ve
     assert extra["lr_scheduler"]["last_epoch"] == STEPS
 
 
-def test_memory_credit_lies_on_the_tokens_of_notes_and_nowhere_else(local: LocalStep) -> None:
+def test_memory_advantages_lie_on_notes_and_on_whole_turns_that_lost_theirs(local: LocalStep) -> None:
     on_notes = []
-    for trajectory, outcome, credit in zip(local.trajectories, local.outcome, local.saved_advantages, strict=True):
+    each = zip(local.trajectories, local.outcome, local.saved_advantages, local.saved_facts, strict=True)
+    for trajectory, outcome, advantages, saved in each:
         if outcome is None:  # the rollout does not count
             continue
+        lost = {note["turn"] for note in saved["notes"] if note["reason"] == "lost"}
         for turn in trajectory.turns:
-            memory = [value - outcome for value in credit[turn.index]]
+            memory = [value - outcome for value in advantages[turn.index]]
+            if turn.index in lost:
+                assert memory == pytest.approx([memory[0]] * len(memory), abs=1e-6)
+                continue
             span = turn.note_span or (0, 0)
             inside = range(max(span[0] - len(turn.forced_ids), 0), max(span[1] - len(turn.forced_ids), 0))
             on_notes += [memory[i] for i in inside if turn.index > 0]
@@ -187,7 +192,7 @@ def test_two_ranks_learn_what_one_learns(one_rank: VerlRun, two_ranks: VerlRun, 
 def test_a_checkpoint_becomes_a_model_of_ours(one_rank: VerlRun, tmp_path: Path) -> None:
     convert(one_rank.checkpoint(2), tmp_path / "model", None, own_run=False, console=Console(quiet=True))
     policy = load_policy(one_rank.resolved.config.model, str(tmp_path / "model"))
-    assert policy.codec.size == load_codec(one_rank.resolved.config.model.path or "").size
+    assert policy.tokenizer.size == load_tokenizer(one_rank.resolved.config.model.path or "").size
     found = policy.model.state_dict()
     assert all(torch.equal(found[name], tensor) for name, tensor in weights(one_rank, 2).items())
 

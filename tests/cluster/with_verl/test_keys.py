@@ -14,7 +14,7 @@ import yaml
 
 from mempo.cluster.verl_keys import KINDS, REST, row_of, rows
 
-LISTED = Path(verl.__file__).parent / "trainer" / "config" / "_generated_ppo_trainer.yaml"
+LISTED = Path(str(verl.__file__)).parent / "trainer" / "config" / "_generated_ppo_trainer.yaml"
 OURS = ("defaults", "hydra", "mempo", "ray_kwargs.ray_init.address", "trainer.remove_previous_ckpt_in_save")
 """Ours, Hydra's, and one that verl's trainer reads though none of its files has it."""
 

@@ -13,12 +13,12 @@ from rich.console import Console
 from mempo.cluster.convert import convert
 from mempo.config.engine import ModelSettings
 from mempo.engine.model import load_policy, save_policy
-from tests.cluster.verl_tree import CODEC, logits
+from tests.cluster.verl_tree import TOKENIZER, logits
 from tests.tiny import tiny_llama
 
 SAVER = Path(__file__).with_name("save_checkpoint.py")
 CPU = ModelSettings(device="cpu")
-POLICY = tiny_llama(CODEC, tie_word_embeddings=False)
+POLICY = tiny_llama(TOKENIZER, tie_word_embeddings=False)
 
 
 def saved(tmp_path: Path, ranks: int, contents: str, lora_rank: int = 0) -> Path:
@@ -38,7 +38,7 @@ def converted(checkpoint: Path, out: Path, own_run: bool) -> torch.Tensor:
 
 def rounded() -> torch.Tensor:
     """The policy with its weights in bfloat16, as verl's merger keeps them, computed in float32."""
-    policy = tiny_llama(CODEC, tie_word_embeddings=False)
+    policy = tiny_llama(TOKENIZER, tie_word_embeddings=False)
     for parameter in policy.model.parameters():
         parameter.data = parameter.data.bfloat16().float()
     return logits(policy)

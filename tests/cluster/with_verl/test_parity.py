@@ -140,10 +140,10 @@ CASES = {
 
 
 def resolved(case: Case, folder: Path) -> Resolved:
-    codec = tiny.chat_codec("chatml", tags="added")
-    policy = tiny.tiny_model(case.family, codec)
+    tokenizer = tiny.chat_tokenizer("chatml", tags="added")
+    policy = tiny.tiny_model(case.family, tokenizer)
     # Some rows to spare: a tokenizer that is loaded again may bring a token of its family along.
-    policy.model.resize_token_embeddings(codec.size + 8, mean_resizing=False)
+    policy.model.resize_token_embeddings(tokenizer.size + 8, mean_resizing=False)
     save_policy(policy, folder / "model")
     return resolve(
         None,

@@ -30,7 +30,7 @@ from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory, rows_of
 from tests import tiny
 
-CODEC = tiny.make_codec(tags="added")
+TOKENIZER = tiny.make_tokenizer(tags="added")
 QUESTION = Question("q1", "Which city?", "Paris")
 TURNS = [
     "<mem>first</mem><think>so</think><search>capital</search>",
@@ -40,8 +40,8 @@ TURNS = [
 
 
 def played(context: str, texts: list) -> Trajectory:
-    agent = tiny.make_agent(CODEC, context)
-    return asyncio.run(rollout(agent, tiny.Scripted(CODEC, texts), Job(QUESTION, 0, ("s",)), DecodingSettings()))
+    agent = tiny.make_agent(TOKENIZER, context)
+    return asyncio.run(rollout(agent, tiny.Scripted(TOKENIZER, texts), Job(QUESTION, 0, ("s",)), DecodingSettings()))
 
 
 @pytest.mark.parametrize(("context", "rows"), [("memory", 3), ("full", 1)])
@@ -83,7 +83,7 @@ def test_a_tokenizer_unlike_its_family_s_plays_all_the_same() -> None:
         "trainer_config": SimpleNamespace(config=config),
         "data_config": SimpleNamespace(config=OmegaConf.create({})),
         "server_manager": None,
-        "tokenizer": CODEC.tokenizer,
+        "tokenizer": TOKENIZER.hf,
         "processor": None,
         "dataset_cls": None,
         "hf_model_type": "qwen2",
@@ -116,7 +116,7 @@ def test_every_rank_gets_equally_many_rows_of_like_length(lengths: list[int], ra
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_answers_are_those_of_the_local_scorer(ranks: int, temperature: float) -> None:
-    policy = tiny.tiny_llama(CODEC)
+    policy = tiny.tiny_llama(TOKENIZER)
     asked = []
 
     def compute(data: TensorDict) -> dict[str, torch.Tensor]:
@@ -145,7 +145,7 @@ def test_answers_are_those_of_the_local_scorer(ranks: int, temperature: float) -
 
 def test_verls_engine_takes_probes_packed_end_to_end() -> None:
     """As on GPUs, where flash attention keeps packed rows apart: its own preparation of inputs and outputs."""
-    policy = tiny.tiny_llama(CODEC)
+    policy = tiny.tiny_llama(TOKENIZER)
     engine: Any = object.__new__(FSDPEngineWithLMHead)
     engine.__dict__.update(pad_to_length=False, use_ulysses_sp=False, engine_config=SimpleNamespace(), module=None)
 

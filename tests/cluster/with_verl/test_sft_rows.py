@@ -20,7 +20,7 @@ from mempo.engine.update import Updater
 from mempo.rollout.trajectory import Row
 from mempo.setup import load_data, make_agent, make_tools
 from mempo.train.demonstrations import demonstrations
-from tests.cluster.sft_folder import CODEC, sft_config, tiny_policy
+from tests.cluster.sft_folder import TOKENIZER, sft_config, tiny_policy
 
 QUIET = Console(quiet=True)
 
@@ -33,7 +33,7 @@ def composed(out: Path) -> DictConfig:
 def expected_rows(tmp_path: Path) -> list[Row]:
     config = sft_config(tmp_path).config
     data = load_data(config, tmp_path / "data")
-    found = demonstrations(config, data, make_agent(config, CODEC, make_tools(config, data.retriever)), QUIET)
+    found = demonstrations(config, data, make_agent(config, TOKENIZER, make_tools(config, data.retriever)), QUIET)
     return mixed_rows(found.rows, found.probes, config)
 
 
@@ -49,7 +49,7 @@ def test_verl_reads_the_configuration(tmp_path: Path) -> None:
 def test_the_loss_is_that_of_our_own_sft(tmp_path: Path) -> None:
     out = write_sft_data(sft_config(tmp_path).config, tmp_path / "out", QUIET)
     options = composed(out).data
-    dataset = create_sft_dataset([options.train_files], options, CODEC.tokenizer, None)
+    dataset = create_sft_dataset([options.train_files], options, TOKENIZER.hf, None)
     batch = SFTTensorCollator(options.pad_mode)([dataset[i] for i in range(len(dataset))])
     rows, policy = expected_rows(tmp_path), tiny_policy()
     assert [tuple(ids.tolist()) for ids in batch["input_ids"].unbind()] == [row.ids for row in rows]

@@ -47,7 +47,7 @@ class OpenAIClient:
         """`read(reply)` of a request with a JSON body. `read` raises ValueError for a reply of the wrong form.
 
         Raises:
-            HttpError: no try succeeded, or one failed in a way that another cannot mend.
+            HttpError: no try succeeded, or one failed in a way that another cannot fix.
         """
         whole = {**body, **self.settings.extra}
         return await self._http.ask("POST", path, whole, lambda found: read(_object(found)), self.settings.retry)

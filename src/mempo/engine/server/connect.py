@@ -1,11 +1,12 @@
-"""From the settings of a model server to a sampler and a codec: what evaluation begins with."""
+"""From the settings of a model server to a sampler and a tokenizer: what evaluation begins with."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from rich.console import Console
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as HfTokenizer
 from transformers import PreTrainedTokenizerFast
 
 from mempo.config.rollout import PromptSettings
@@ -14,9 +15,9 @@ from mempo.engine.server.capabilities import PROBE_TEXT, Capabilities, find_mode
 from mempo.engine.server.client import OpenAIClient
 from mempo.engine.server.sampler import OpenAISampler
 from mempo.errors import UserError
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.storage.model_files import model_folder
-from mempo.storage.model_loading import folder_codec
+from mempo.storage.model_loading import folder_tokenizer
 
 BYTES = "bytes"
 
@@ -25,7 +26,7 @@ class OpenedServer(NamedTuple):
     """`prompt`: the settings to make the agent with; a server that only chats cannot take every one."""
 
     sampler: OpenAISampler
-    codec: Codec
+    tokenizer: Tokenizer
     capabilities: Capabilities
     prompt: PromptSettings
 
@@ -46,9 +47,9 @@ def open_server(
     client = OpenAIClient(settings)
     try:
         model, window = find_model(client)
-        codec = open_tokenizer(settings)
+        tokenizer = open_tokenizer(settings)
         own_tokens = settings.tokenizer == BYTES
-        prompt_ids = None if own_tokens else tuple(codec.tokenizer(PROBE_TEXT).input_ids)
+        prompt_ids = None if own_tokens else tuple(tokenizer.hf(PROBE_TEXT).input_ids)
         capabilities = with_seeds(client, probe(client, model, prompt_ids, window))
     except BaseException:
         client.close()
@@ -61,7 +62,7 @@ def open_server(
     for change in changes:
         say(change)
     return OpenedServer(
-        OpenAISampler(client, codec, capabilities, fitted.system, own_tokens), codec, capabilities, fitted
+        OpenAISampler(client, tokenizer, capabilities, fitted.system, own_tokens), tokenizer, capabilities, fitted
     )
 
 
@@ -80,14 +81,14 @@ def prompt_for(
     return prompt.model_copy(update={"template": "plain"}), changes
 
 
-def open_tokenizer(settings: ServerSettings) -> Codec:
-    """The codec of `server.tokenizer`, else of `server.model`. A name that only the server gave is never loaded.
+def open_tokenizer(settings: ServerSettings) -> Tokenizer:
+    """The tokenizer of `server.tokenizer`, else of `server.model`. A name that only the server gave is never loaded.
 
     Raises:
         UserError: there is none; the message names the setting.
     """
     if settings.tokenizer == BYTES:
-        return byte_codec()
+        return byte_tokenizer()
     remedy = (
         "set server.tokenizer to a folder or hub name with the model's tokenizer, or to bytes "
         "(limits and costs in tokens then count bytes)"
@@ -96,17 +97,17 @@ def open_tokenizer(settings: ServerSettings) -> Codec:
     if name is None:
         raise UserError(f"server.tokenizer is not set: prompts are built and counted in tokens; {remedy}")
     try:
-        return folder_codec(model_folder(name, "tokenizer", weights=False))
+        return folder_tokenizer(model_folder(name, "tokenizer", weights=False))
     except UserError as error:
         what = f"server.tokenizer {name!r}" if settings.tokenizer else f"server.tokenizer is not set, and {name!r}"
         raise UserError(f"{what} cannot be loaded as a tokenizer ({error}); {remedy}") from error
 
 
-def byte_codec() -> Codec:
+def byte_tokenizer() -> Tokenizer:
     """A tokenizer of bytes, for models whose own is not known: exact about text, silent about their tokens."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
+    tokenizer = HfTokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken("<|end of reply|>", special=True, normalized=False)])
-    return Codec(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end of reply|>"))
+    return Tokenizer(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end of reply|>"))

@@ -10,26 +10,25 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 
 BREAK = "\u200b"
 
 
 class PromptText:
-    """Prompts of one codec as text.
+    """Prompts of one tokenizer as text.
 
     `keep_special` False leaves out what begins and ends sequences, for servers whose own special tokens are not known.
     """
 
-    def __init__(self, codec: Codec, keep_special: bool) -> None:
-        self._codec = codec
-        tokenizer = codec.tokenizer
-        bos_id = tokenizer.bos_token_id
-        self._dropped = frozenset() if keep_special else frozenset({*codec.eos_ids, bos_id} - {None})
+    def __init__(self, tokenizer: Tokenizer, keep_special: bool) -> None:
+        self._tokenizer = tokenizer
+        bos_id = tokenizer.hf.bos_token_id
+        self._dropped = frozenset() if keep_special else frozenset({*tokenizer.eos_ids, bos_id} - {None})
         # Such a tokenizer puts the token in front of every text, on the server as well.
-        adds_bos = bos_id is not None and tokenizer("").input_ids[:1] == [bos_id]
+        adds_bos = bos_id is not None and tokenizer.hf("").input_ids[:1] == [bos_id]
         self._bos_id = bos_id if adds_bos else None
-        special = (codec.decode([i]) for i in {*codec.added_ids, *codec.eos_ids})
+        special = (tokenizer.decode([i]) for i in {*tokenizer.added_ids, *tokenizer.eos_ids})
         texts = sorted({text.strip() for text in special} - {""}, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, texts))) if texts else None
 
@@ -39,7 +38,7 @@ class PromptText:
             ids = ids[1:]
         if self._dropped:
             ids = [i for i in ids if i not in self._dropped]
-        whole = self._codec.decode(ids)
+        whole = self._tokenizer.decode(ids)
         if self._special is None or not self._special.search(whole):
             return whole
         return self._guarded(ids, whole)
@@ -58,11 +57,11 @@ class PromptText:
         """Special tokens that are ids of their own stay; those that other tokens spell are broken up."""
         pattern = self._special
         assert pattern is not None
-        added = self._codec.added_ids | self._codec.eos_ids
+        added = self._tokenizer.added_ids | self._tokenizer.eos_ids
         parts, position, tokens = [], 0, 0
         for is_added, run in groupby(ids, key=lambda i: i in added):
             tokens += len(list(run))
-            end = len(self._codec.decode(ids[:tokens])) if tokens < len(ids) else len(whole)
+            end = len(self._tokenizer.decode(ids[:tokens])) if tokens < len(ids) else len(whole)
             part, position = whole[position:end], end
             parts.append(part if is_added else pattern.sub(_broken, part))
         return "".join(parts)

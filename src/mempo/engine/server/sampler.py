@@ -24,7 +24,7 @@ from mempo.errors import UserError
 from mempo.http.errors import HttpError
 from mempo.rollout.interfaces import Generation, SamplerError, SamplingParams
 from mempo.rollout.protocol import TAGS
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import GenerationStop
 
 _MOST_CHARS = 64
@@ -36,17 +36,22 @@ _MORE_TOKENS = 4
 class OpenAISampler:
     """Many rollouts may ask at once, from any event loop. `system`: the system prompt, which chat sends by itself.
 
-    `own_tokens`: the codec is not the model's (`bytes`), so its special tokens mean nothing to the server.
+    `own_tokens`: the tokenizer is not the model's (`bytes`), so its special tokens mean nothing to the server.
     """
 
     def __init__(
-        self, client: OpenAIClient, codec: Codec, capabilities: Capabilities, system: str = "", own_tokens: bool = False
+        self,
+        client: OpenAIClient,
+        tokenizer: Tokenizer,
+        capabilities: Capabilities,
+        system: str = "",
+        own_tokens: bool = False,
     ) -> None:
         self.capabilities = capabilities
-        self._client, self._codec, self._system = client, codec, system
-        self._prompt = PromptText(codec, keep_special=capabilities.api == "completions" and not own_tokens)
+        self._client, self._tokenizer, self._system = client, tokenizer, system
+        self._prompt = PromptText(tokenizer, keep_special=capabilities.api == "completions" and not own_tokens)
         self._counts: Counter[str] = Counter()
-        ends = sorted({codec.decode([i]).strip() for i in codec.eos_ids} - {""})
+        ends = sorted({tokenizer.decode([i]).strip() for i in tokenizer.eos_ids} - {""})
         self._eos_texts = () if own_tokens else tuple(ends)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
@@ -121,16 +126,16 @@ class OpenAISampler:
         """The server's own ids, read as the engine reads what it samples; None where there are none, or where they do
         not end as the server says, so that they are not those of the reply or not of this tokenizer."""
         ids = reply.token_ids
-        if not self.capabilities.returns_ids or ids is None or max(ids) >= self._codec.size:
+        if not self.capabilities.returns_ids or ids is None or max(ids) >= self._tokenizer.size:
             return None
         if len(ids) > _MORE_TOKENS * sampling.max_new_tokens:
             return None
         if self.capabilities.api == "chat" and not reply.text:  # ids of a thought that the server took out
             return None
         values = reply.token_logprobs if len(reply.token_logprobs) == len(ids) else (0.0,) * len(ids)
-        watcher = watched(self._codec, sampling, ids, values)
+        watcher = watched(self._tokenizer, sampling, ids, values)
         generation = watcher.generation()
-        shown = self._codec.decode(ids)
+        shown = self._tokenizer.decode(ids)
         if not shown.startswith(reply.text.removesuffix("\ufffd")):
             return None
         if watcher.stop is None and reply.finish_reason != "length":
@@ -144,7 +149,7 @@ class OpenAISampler:
         text, stop = ending(reply, sampling.stop, names_stops, self._is_full(reply, sampling), self._eos_texts)
         ids = self._ids_of(text, reply, sampling.stop)
         if stop is GenerationStop.EOS:
-            ids += (self._codec.eos_id,)
+            ids += (self._tokenizer.eos_id,)
         told = reply.completion_tokens
         # A server that counts other tokens may fit more of ours into the limit.
         counts_others = told is not None and told <= sampling.max_new_tokens
@@ -160,7 +165,7 @@ class OpenAISampler:
         told, window = reply.completion_tokens, self.capabilities.window_tokens
         if not told:
             stop = inferred_stop(reply.text, sampling.stop) or ""
-            whole = encode_reply(self._codec, completed(reply.text, stop), sampling.stop)
+            whole = encode_reply(self._tokenizer, completed(reply.text, stop), sampling.stop)
             return len(whole) > sampling.max_new_tokens
         in_window = window is None or reply.prompt_tokens is None or told + reply.prompt_tokens < window
         return told >= sampling.max_new_tokens or not in_window
@@ -169,12 +174,12 @@ class OpenAISampler:
         """The server's ids of what it showed, where it gave them, and ours of the stop string that it removed; else the
         whole text tokenized again."""
         told = reply.token_ids
-        if self.capabilities.returns_ids and told is not None and max(told) < self._codec.size:
+        if self.capabilities.returns_ids and told is not None and max(told) < self._tokenizer.size:
             removed = text.removeprefix(reply.text)
-            if (removed == "" or removed in stops) and self._codec.decode(told) == reply.text:
-                return told + encode_reply(self._codec, removed, stops)
+            if (removed == "" or removed in stops) and self._tokenizer.decode(told) == reply.text:
+                return told + encode_reply(self._tokenizer, removed, stops)
         self._counts["tokenized_again"] += 1
-        return encode_reply(self._codec, text, stops)
+        return encode_reply(self._tokenizer, text, stops)
 
     def _logprobs_of(
         self, ids: tuple[int, ...], stop: GenerationStop, reply: ServerReply, sampling: SamplingParams
@@ -183,7 +188,7 @@ class OpenAISampler:
         if not _is_policy_scale(sampling) or len(reply.token_logprobs) < len(ids):
             return ()
         shown = ids[:-1] if stop is GenerationStop.EOS else ids
-        ours = [self._codec.piece(i, first=k == 0) for k, i in enumerate(shown)]
+        ours = [self._tokenizer.piece(i, first=k == 0) for k, i in enumerate(shown)]
         return reply.token_logprobs[: len(ids)] if ours == list(reply.token_texts[: len(shown)]) else ()
 
 
@@ -199,13 +204,13 @@ def _is_policy_scale(sampling: SamplingParams) -> bool:
     return sampling.temperature in (0, 1)
 
 
-def encode_reply(codec: Codec, text: str, stops: Sequence[str]) -> tuple[int, ...]:
+def encode_reply(tokenizer: Tokenizer, text: str, stops: Sequence[str]) -> tuple[int, ...]:
     """Ids of a reply. Tags of the turn language may be tokens of their own; nothing else a server says may be special.
 
     The end of the reply's own tag is in `stops`, also where an environment brought it.
     """
     pieces = _tag_pattern(tuple(stops)).split(text)
-    return codec.mixed_ids([(piece, k % 2 == 1) for k, piece in enumerate(pieces) if piece])
+    return tokenizer.mixed_ids([(piece, k % 2 == 1) for k, piece in enumerate(pieces) if piece])
 
 
 @cache

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from mempo.rollout.protocol import TurnGrammar
-from mempo.storage.append import RolloutAppender, items_end, latest, mend, read_facts
+from mempo.storage.append import RolloutAppender, items_end, latest, read_facts, repair
 from mempo.storage.files import read_lines
 from mempo.storage.read_files import DamagedFile
 from mempo.storage.rollouts import load_rollouts, save_rollouts, tokens_path
-from tests.runs.test_rollouts import CASES, CODEC
+from tests.storage.test_rollouts import CASES, TOKENIZER
 
 ROLLOUTS = list(CASES.values())
 
@@ -45,7 +45,7 @@ def test_a_kill_at_any_byte_loses_only_the_rollout_being_written(tmp_path: Path)
         file.write_bytes(lines[:line_bytes])
         tokens_path(file).write_bytes(arrays[:array_bytes])
         append(file, 3)
-        loaded, _, _ = load_rollouts(file, CODEC, TurnGrammar())
+        loaded, _, _ = load_rollouts(file, TOKENIZER, TurnGrammar())
         assert loaded == [ROLLOUTS[0], ROLLOUTS[1], ROLLOUTS[3]], (line_bytes, array_bytes)
 
 
@@ -54,11 +54,11 @@ def test_lines_whose_arrays_never_reached_the_disk_go(tmp_path: Path) -> None:
     append(file, 0, 1, 2)
     first_end = items_end(read_lines(file)[0]) * 4
     tokens_path(file).write_bytes(tokens_path(file).read_bytes()[: first_end + 8])
-    assert mend(file) == 2
-    loaded, _, _ = load_rollouts(file, CODEC, TurnGrammar())
+    assert repair(file) == 2
+    loaded, _, _ = load_rollouts(file, TOKENIZER, TurnGrammar())
     assert loaded == [ROLLOUTS[0]]
-    assert mend(file) == 0
-    assert mend(tmp_path / "nowhere.jsonl") == 0
+    assert repair(file) == 0
+    assert repair(tmp_path / "nowhere.jsonl") == 0
 
 
 def test_facts_come_without_tokens_and_without_the_sidecar(tmp_path: Path) -> None:

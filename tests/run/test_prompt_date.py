@@ -20,11 +20,11 @@ from mempo.rollout.render import Renderer, prompt_probe
 from mempo.run.prompt_date import with_saved_date, with_todays_date
 from mempo.storage.read_files import DamagedFile
 from tests.evaluate.test_commands import Cli, cli, config  # noqa: F401
-from tests.tiny import chat_codec, make_codec, tiny_llama
+from tests.tiny import chat_tokenizer, make_tokenizer, tiny_llama
 from tests.train.small import quiet
 from tests.train.test_resume import Killed, kill_after
 
-DATED = chat_codec("dated")
+DATED = chat_tokenizer("dated")
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def prompt(**settings: Any) -> str:
     renderer = Renderer(DATED, PromptSettings(**settings))
-    return renderer.codec.decode(renderer.question("Who?"))
+    return renderer.tokenizer.decode(renderer.question("Who?"))
 
 
 def test_templates_are_given_the_date_that_is_set() -> None:
@@ -66,11 +66,19 @@ def test_what_is_no_date_is_refused(given: Any) -> None:
 
 
 def test_the_probe_tells_prompts_apart() -> None:
-    of = lambda codec, **settings: prompt_probe(Renderer(codec, PromptSettings(**settings)))  # noqa: E731
+    of = lambda tokenizer, **settings: prompt_probe(Renderer(tokenizer, PromptSettings(**settings)))  # noqa: E731
     assert of(DATED, date="2020-01-02") == of(DATED, date="2020-01-02")
-    others = [of(DATED, date="2020-01-03"), of(chat_codec()), of(chat_codec("opens_think")), of(DATED, force_mem=True)]
+    others = [
+        of(DATED, date="2020-01-03"),
+        of(chat_tokenizer()),
+        of(chat_tokenizer("opens_think")),
+        of(DATED, force_mem=True),
+    ]
     assert len({json.dumps(other) for other in (of(DATED, date="2020-01-02"), *others)}) == 5
-    one, other = of(make_codec("byte_bpe"), template="plain"), of(make_codec("byte_bpe", "added"), template="plain")
+    one, other = (
+        of(make_tokenizer("byte_bpe"), template="plain"),
+        of(make_tokenizer("byte_bpe", "added"), template="plain"),
+    )
     assert one["text"] == other["text"]
     assert one["ids"] != other["ids"]
 
@@ -80,7 +88,7 @@ def test_only_work_whose_template_asks_gets_a_date(on: Any, tmp_path: Path) -> N
     plain = resolve("quickstart")
     assert with_todays_date(plain, DATED).config.prompt.date is None  # the recipe's template is plain
     chat = resolve("quickstart", ["prompt.template=auto"])
-    assert with_todays_date(chat, chat_codec()).config.prompt.date is None
+    assert with_todays_date(chat, chat_tokenizer()).config.prompt.date is None
     begun = with_todays_date(chat, DATED)
     assert (begun.config.prompt.date, begun.origins["prompt.date"]) == ("2020-01-02", "the day on which this began")
     assert chat.config.prompt.date is None

@@ -21,10 +21,10 @@ from mempo.rollout.question import Question
 from mempo.rollout.tokenizer import common_prefix
 from mempo.rollout.trajectory import Trajectory
 from mempo.storage.rollouts import _longest_kept, load_rollouts, save_rollouts, tokens_path
-from tests.test_agent import ANSWER, NOTED, SEARCH, Broken
-from tests.tiny import Scripted, make_agent, make_codec
+from tests.rollout.test_agent import ANSWER, NOTED, SEARCH, Broken
+from tests.tiny import Scripted, make_agent, make_tokenizer
 
-CODEC = make_codec()
+TOKENIZER = make_tokenizer()
 PAGE = ToolResult(passages=("</answer> Zürich\u2028東京", "second " * 30), notice="two")
 QUESTION = Question("q", "Who?", "Paris")
 
@@ -32,8 +32,8 @@ QUESTION = Question("q", "Who?", "Paris")
 def make(context: str = "memory", texts: tuple[object, ...] = (SEARCH, NOTED, ANSWER), **keywords: Any) -> Trajectory:
     result = keywords.pop("result", PAGE)
     assert isinstance(result, ToolResult)
-    agent: Agent = make_agent(CODEC, context, tools={"search": Broken(result)}, **keywords)
-    sampler = Scripted(CODEC, list(texts))  # type: ignore[arg-type]
+    agent: Agent = make_agent(TOKENIZER, context, tools={"search": Broken(result)}, **keywords)
+    sampler = Scripted(TOKENIZER, list(texts))  # type: ignore[arg-type]
     done = asyncio.run(rollout(agent, sampler, Job(QUESTION, 3, ("s",)), DecodingSettings()))
     return dataclasses.replace(done, turns=tuple(float32(turn) for turn in done.turns))
 
@@ -68,7 +68,7 @@ CASES = {
 @pytest.mark.parametrize("trajectory", CASES.values(), ids=CASES.keys())
 def test_a_rollout_comes_back_as_it_was(tmp_path: Path, trajectory: Trajectory) -> None:
     save_rollouts(tmp_path / "step-1.jsonl", [trajectory], [{}])
-    (loaded,), _, _ = load_rollouts(tmp_path / "step-1.jsonl", CODEC, TurnGrammar())
+    (loaded,), _, _ = load_rollouts(tmp_path / "step-1.jsonl", TOKENIZER, TurnGrammar())
     assert loaded == trajectory
 
 
@@ -80,7 +80,7 @@ def test_many_rollouts_with_facts_and_advantages_come_back(tmp_path: Path) -> No
     advantages = [{t.index: [0.25 * t.index] * len(t.generated_ids) for t in made.turns} for made in trajectories]
     file = tmp_path / "step-1.jsonl"
     save_rollouts(file, trajectories, facts, advantages)
-    loaded, lines, credit = load_rollouts(file, CODEC, TurnGrammar())
+    loaded, lines, credit = load_rollouts(file, TOKENIZER, TurnGrammar())
     assert loaded == trajectories
     assert [{key: line[key] for key in fact} for line, fact in zip(lines, facts, strict=True)] == facts
     assert credit == advantages
@@ -89,7 +89,7 @@ def test_many_rollouts_with_facts_and_advantages_come_back(tmp_path: Path) -> No
 def test_facts_cannot_take_the_place_of_the_rollouts_own(tmp_path: Path) -> None:
     facts = {"question_id": "x", "stop": "x", "answer": "x", "turns": 3, "question_ids": "x", "rollout": 9}
     save_rollouts(tmp_path / "s.jsonl", [CASES["memory"]], [facts])
-    (loaded,), _, _ = load_rollouts(tmp_path / "s.jsonl", CODEC, TurnGrammar())
+    (loaded,), _, _ = load_rollouts(tmp_path / "s.jsonl", TOKENIZER, TurnGrammar())
     assert loaded == CASES["memory"]
 
 
@@ -115,7 +115,7 @@ def test_a_history_is_not_stored_many_times(tmp_path: Path) -> None:
     # Observations are stored twice (as themselves, and in the next prompt), own tokens three times (ids, log-probs,
     # next prompt), notes and actions once more.
     assert items < 3.5 * transcript
-    (loaded,), _, _ = load_rollouts(file, CODEC, TurnGrammar())
+    (loaded,), _, _ = load_rollouts(file, TOKENIZER, TurnGrammar())
     assert loaded == trajectory
 
 
@@ -133,12 +133,12 @@ def test_a_prompt_is_kept_from_the_one_that_shares_most(known: list[tuple[int, .
 def test_masks_of_tokens_that_look_like_padding_survive(tmp_path: Path) -> None:
     (turn,) = make(texts=("<think>t</think><answer>A</answer><eos>",)).turns
     trajectory = dataclasses.replace(make(), turns=(turn,))
-    assert turn.generated_ids[-1] == CODEC.eos_id
+    assert turn.generated_ids[-1] == TOKENIZER.eos_id
     save_rollouts(tmp_path / "s.jsonl", [trajectory], [{}])
-    (loaded,), _, _ = load_rollouts(tmp_path / "s.jsonl", CODEC, TurnGrammar())
+    (loaded,), _, _ = load_rollouts(tmp_path / "s.jsonl", TOKENIZER, TurnGrammar())
     assert loaded.turns[0].generated_ids == turn.generated_ids
 
 
 def test_nothing_saved_nothing_loaded(tmp_path: Path) -> None:
     save_rollouts(tmp_path / "s.jsonl", [], [])
-    assert load_rollouts(tmp_path / "s.jsonl", CODEC, TurnGrammar()) == ([], [], [])
+    assert load_rollouts(tmp_path / "s.jsonl", TOKENIZER, TurnGrammar()) == ([], [], [])

@@ -14,7 +14,7 @@ from mempo.rollout.interfaces import ToolResult
 from mempo.rollout.render import Renderer
 from mempo.rollout.trajectory import Trajectory, rows_of
 from mempo.storage.rollouts import load_rollouts, save_rollouts
-from tests.test_agent import CODEC, play
+from tests.rollout.test_agent import TOKENIZER, play
 from tests.tiny import make_agent
 
 LONG, SHORT = "the capital of France is Paris and lies on the Seine", "the capital"
@@ -36,12 +36,12 @@ class Told:
 def played(context: str, short_results: bool = True, **changes: Any) -> Trajectory:
     result = ToolResult(**{"passages": (LONG,), "short": (SHORT,), "notice": "found", **changes})
     prompt = PromptSettings(template="plain", short_results=short_results)
-    agent = make_agent(CODEC, context, tools={"search": Told(result)}, prompt=prompt)
+    agent = make_agent(TOKENIZER, context, tools={"search": Told(result)}, prompt=prompt)
     return play(agent, SEARCH, TURN, TURN, ANSWER)
 
 
 def prompts(trajectory: Trajectory) -> list[str]:
-    return [CODEC.decode(turn.prompt_ids) for turn in trajectory.turns]
+    return [TOKENIZER.decode(turn.prompt_ids) for turn in trajectory.turns]
 
 
 def test_a_result_is_whole_in_the_next_turn_and_short_after_it() -> None:
@@ -72,7 +72,7 @@ def test_what_is_trained_on_is_what_was_seen() -> None:
 
 
 def test_a_short_form_is_cut_to_the_budget_too() -> None:
-    renderer = Renderer(CODEC, PromptSettings(template="plain", short_results=True))
+    renderer = Renderer(TOKENIZER, PromptSettings(template="plain", short_results=True))
     result = ToolResult(passages=(LONG * 50,), short=(LONG * 20,))
     assert renderer.short_observation(result, budget_tokens=60) is None, "cut, both are the same length"
     short = renderer.short_observation(ToolResult(passages=(LONG * 50,), short=("a",)), budget_tokens=60)
@@ -84,7 +84,7 @@ def test_it_is_saved_with_the_rollout(tmp_path: Path) -> None:
     trajectory = played("full")
     assert trajectory.turns[0].short_observation is not None
     save_rollouts(tmp_path / "r.jsonl", [trajectory], [{}])
-    [loaded], _, _ = load_rollouts(tmp_path / "r.jsonl", CODEC, make_agent(CODEC).grammar)
+    [loaded], _, _ = load_rollouts(tmp_path / "r.jsonl", TOKENIZER, make_agent(TOKENIZER).grammar)
     for turn, before in zip(loaded.turns, trajectory.turns, strict=True):
         assert turn.short_observation == before.short_observation
         assert turn.observation == before.observation

@@ -18,9 +18,9 @@ from mempo.rollout.protocol import ACTION_TAGS, TAGS, ParseOutcome, TurnGrammar,
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import StopReason, Trajectory
 from mempo.setup import make_agent as agent_of
-from tests.tiny import Scripted, make_agent, make_codec
+from tests.tiny import Scripted, make_agent, make_tokenizer
 
-CODEC = make_codec("byte_bpe", "added")
+TOKENIZER = make_tokenizer("byte_bpe", "added")
 WITH_MOVE = TurnGrammar(actions=("move", "answer"))
 MOVED = "<mem>n</mem><think>t</think><move>east</move>"
 
@@ -59,7 +59,7 @@ class Counting:
 
 
 def agent(world: Any, **limits: Any) -> Agent:
-    made = make_agent(CODEC, context="full", grammar=WITH_MOVE, **limits)
+    made = make_agent(TOKENIZER, context="full", grammar=WITH_MOVE, **limits)
     return dataclasses.replace(made, environment=world)
 
 
@@ -70,11 +70,11 @@ class Mover:
         self._moves = moves
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Any) -> Any:
-        prompt = CODEC.decode(prompt_ids)
+        prompt = TOKENIZER.decode(prompt_ids)
         told = prompt.count("<tool_response>")
         last = prompt.rpartition("<tool_response>\n")[2].partition("\n")[0]
         text = "<move>east</move>" if told < self._moves else f"<answer>{last}</answer>"
-        return await Scripted(CODEC, [f"<think>t</think>{text}"]).generate(prompt_ids, sampling)
+        return await Scripted(TOKENIZER, [f"<think>t</think>{text}"]).generate(prompt_ids, sampling)
 
 
 def play(world: Any, rollouts: int = 4, moves: int = 3, **limits: Any) -> list[Trajectory]:
@@ -169,8 +169,8 @@ def test_tools_of_the_agent_stand_beside_those_of_the_episode() -> None:
         "<think>t</think><move>b</move>",
         "<think>t</think><answer>c</answer>",
     ]
-    (found,) = asyncio.run(run_rollouts(made, Scripted(CODEC, texts), [Job(Question("q", "?", "c"), 0, ())]))
-    told = [CODEC.decode(turn.observation.ids) for turn in found.turns if turn.observation]
+    (found,) = asyncio.run(run_rollouts(made, Scripted(TOKENIZER, texts), [Job(Question("q", "?", "c"), 0, ())]))
+    told = [TOKENIZER.decode(turn.observation.ids) for turn in found.turns if turn.observation]
     assert "a 1" in told[0]
     assert "b 1" in told[1]
 
@@ -178,8 +178,8 @@ def test_tools_of_the_agent_stand_beside_those_of_the_episode() -> None:
 def test_a_turn_without_action_names_the_actions_that_there_are() -> None:
     texts = ["<think>t</think>", "<think>t</think><search>q</search>", "<think>t</think><answer>c</answer>"]
     jobs = [Job(Question("q", "?", "c"), 0, ())]
-    (found,) = asyncio.run(run_rollouts(agent(Counting()), Scripted(CODEC, texts), jobs))
-    told = [CODEC.decode(turn.observation.ids) for turn in found.turns if turn.observation]
+    (found,) = asyncio.run(run_rollouts(agent(Counting()), Scripted(TOKENIZER, texts), jobs))
+    told = [TOKENIZER.decode(turn.observation.ids) for turn in found.turns if turn.observation]
     assert all("end a turn with exactly one of: move, answer" in text for text in told)
     assert "not allowed here" in told[1]
 
@@ -227,12 +227,12 @@ def test_a_failing_move_is_data() -> None:
 
 def test_the_grammar_holds_the_actions_of_world_and_tools() -> None:
     config = resolve(None, ["agent.tools=[]", "prompt.template=plain"]).config
-    made = agent_of(config, CODEC, {}, Counting())
+    made = agent_of(config, TOKENIZER, {}, Counting())
     assert made.grammar.actions == ("move", "answer")
     assert made.environment is not None
-    both = agent_of(config, CODEC, {"search": Count()}, Counting())
+    both = agent_of(config, TOKENIZER, {"search": Count()}, Counting())
     assert both.grammar.actions == ("move", "search", "answer")
-    plain = agent_of(config, CODEC, {"search": Count()}, AtlasWorld())
+    plain = agent_of(config, TOKENIZER, {"search": Count()}, AtlasWorld())
     assert (plain.grammar.actions, plain.environment) == (("search", "answer"), None)
     assert not isinstance(AtlasWorld(), Environment)
 
@@ -246,4 +246,4 @@ def test_two_that_answer_one_action_are_refused() -> None:
     assert isinstance(world, World)
     config = resolve(None, ["prompt.template=plain"]).config
     with pytest.raises(ConfigError, match=r"agent\.tools: search is an action of world searching already"):
-        agent_of(config, CODEC, {"search": Count()}, world)
+        agent_of(config, TOKENIZER, {"search": Count()}, world)

@@ -23,10 +23,10 @@ from mempo.retrieval.index import open_index
 from mempo.retrieval.server.app import create_app
 from mempo.storage.files import read_lines
 from tests.retrieval.serving import serving
-from tests.tiny import make_codec, tiny_llama
+from tests.tiny import make_tokenizer, tiny_llama
 from tests.train.small import SMALL
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SHORT = (*SMALL, "sft.steps=2", "sft.demos=4", "rl.steps=1", "evaluate.questions=1")
 
 
@@ -231,7 +231,7 @@ def test_sft_alone(cli: Cli, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    save_policy(tiny_llama(make_codec()), folder)
+    save_policy(tiny_llama(make_tokenizer()), folder)
     return folder
 
 

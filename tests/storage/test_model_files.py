@@ -14,13 +14,13 @@ from transformers import PreTrainedTokenizerFast
 
 from mempo.cluster.model_shape import ModelShape
 from mempo.config.server import ServerSettings
-from mempo.engine.model import ModelSettings, check_model_folder, load_codec, load_policy, model_window, save_policy
+from mempo.engine.model import ModelSettings, check_model_folder, load_policy, load_tokenizer, model_window, save_policy
 from mempo.engine.server.connect import open_tokenizer
 from mempo.errors import UserError
 from mempo.retrieval.encoder_folder import encoder_folder
 from mempo.storage.model_files import context_window, may_be_hub_name, model_folder, reply_ends
 from tests.engine.families import family_config
-from tests.tiny import chat_codec, make_codec, tiny_llama
+from tests.tiny import chat_tokenizer, make_tokenizer, tiny_llama
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_what_looks_like_a_path_and_is_not_there_is_said_at_once(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", None)  # whoever asks the hub fails
-    for load in (load_codec, model_window, check_model_folder, encoder_folder):
+    for load in (load_tokenizer, model_window, check_model_folder, encoder_folder):
         with pytest.raises(UserError, match=r"no (model|encoder) folder"):
             load(path)
     with pytest.raises(UserError, match="no model folder" if path else r"set model\.path"):
@@ -55,14 +55,14 @@ def test_a_name_inside_a_folder_that_is_here_is_a_path(offline: Path) -> None:
     (offline / "models").mkdir()
     assert not may_be_hub_name("models/policy")
     with pytest.raises(UserError, match="no model folder 'models/policy'"):
-        load_codec("models/policy")
+        load_tokenizer("models/policy")
 
 
 @pytest.mark.parametrize("name", ["gpt2", "Qwen/Qwen3-0.6B", "org/name.v2"])
 def test_what_may_be_a_hub_name_is_asked_for_once_and_said_in_one_line(name: str, offline: Path) -> None:
     check_model_folder(name)  # asks nobody
     began = time.monotonic()
-    for what, load in (("model", load_codec), ("model", model_window), ("encoder", encoder_folder)):
+    for what, load in (("model", load_tokenizer), ("model", model_window), ("encoder", encoder_folder)):
         with pytest.raises(UserError) as caught:
             load(name)
         assert str(caught.value) == (
@@ -80,7 +80,7 @@ def test_a_failed_fetch_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fails)
     with pytest.raises(UserError) as caught:
-        load_codec("some-org/some-model")
+        load_tokenizer("some-org/some-model")
     assert str(caught.value) == (
         "model 'some-org/some-model' is no folder here and cannot be fetched from the hub (Name or service not known)"
     )
@@ -170,21 +170,22 @@ def test_all_ends_of_a_reply_are_found(tmp_path: Path) -> None:
 
 
 def test_a_policy_whose_generation_configuration_names_two_ends_with_either(tmp_path: Path) -> None:
-    codec = chat_codec()
-    second = codec.encode_trusted("<|im_start|>")[0]
-    save_policy(tiny_llama(codec), tmp_path)
-    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [codec.eos_id, second]}))
+    tokenizer = chat_tokenizer()
+    second = tokenizer.encode_trusted("<|im_start|>")[0]
+    save_policy(tiny_llama(tokenizer), tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [tokenizer.eos_id, second]}))
     for loaded in (
-        load_codec(str(tmp_path)),
-        load_policy(ModelSettings(device="cpu"), str(tmp_path)).codec,
+        load_tokenizer(str(tmp_path)),
+        load_policy(ModelSettings(device="cpu"), str(tmp_path)).tokenizer,
         open_tokenizer(ServerSettings(url="http://localhost:1", tokenizer=str(tmp_path))),
     ):
-        assert loaded.eos_ids == {codec.eos_id, second}
+        assert loaded.eos_ids == {tokenizer.eos_id, second}
 
 
 def test_a_tokenizer_alone_needs_no_configuration(tmp_path: Path) -> None:
-    tokenizer: PreTrainedTokenizerFast = make_codec().tokenizer
+    tokenizer: PreTrainedTokenizerFast = make_tokenizer().hf
     tokenizer.save_pretrained(tmp_path)
     assert (
-        open_tokenizer(ServerSettings(url="http://localhost:1", tokenizer=str(tmp_path))).eos_id == make_codec().eos_id
+        open_tokenizer(ServerSettings(url="http://localhost:1", tokenizer=str(tmp_path))).eos_id
+        == make_tokenizer().eos_id
     )

@@ -12,7 +12,7 @@ import yaml
 
 from mempo.errors import UserError
 from mempo.storage.run_folder import RunFolder, changed_keys
-from tests.runs.test_files import Killed
+from tests.storage.test_files import Killed
 
 CONFIG = {"seed": 0, "optim": {"lr": 1e-6, "schedule": "cosine"}, "data": {"objectives": [2, 3], "corpus": None}}
 

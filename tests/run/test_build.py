@@ -18,17 +18,17 @@ from mempo.rollout.plugins import call_own
 from mempo.rollout.trajectory import StopReason, Trajectory
 from mempo.setup import load_data, make_agent
 from mempo.train.score_batch import refuse_nothing_counted
-from tests.tiny import chat_codec, make_codec, tiny_llama
+from tests.tiny import chat_tokenizer, make_tokenizer, tiny_llama
 
 
 def test_a_template_that_opens_the_thought_leaves_no_room_for_the_note() -> None:
-    codec = chat_codec("opens_think")
+    tokenizer = chat_tokenizer("opens_think")
     config = resolve("quickstart", ["prompt.template=chat", "prompt.system=be brief"]).config
     with pytest.raises(ConfigError, match=r"prompt\.force_mem=true"):
-        make_agent(config, codec, {})
+        make_agent(config, tokenizer, {})
     for way_out in ("prompt.force_mem=true", "agent.notes=optional"):
         config = resolve("quickstart", ["prompt.template=chat", "prompt.system=be brief", way_out]).config
-        assert make_agent(config, codec, {}).name == "memory"
+        assert make_agent(config, tokenizer, {}).name == "memory"
 
 
 def test_questions_that_nothing_can_match_are_refused(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_own_code_that_raises_is_one_line_with_its_place() -> None:
 
 
 def test_damaged_weights_are_said_at_the_first_token() -> None:
-    policy = tiny_llama(make_codec())
+    policy = tiny_llama(make_tokenizer())
     embedding: Any = policy.model.get_input_embeddings()
     with torch.no_grad():
         embedding.weight.fill_(math.nan)

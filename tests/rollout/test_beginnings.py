@@ -11,12 +11,12 @@ import pytest
 from mempo.rollout.agent import Agent, Beginning, DecodingSettings, Job, rollout
 from mempo.rollout.interfaces import Generation, SamplingParams
 from mempo.rollout.question import Question
-from mempo.rollout.tokenizer import Codec
+from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import StopReason, Trajectory, Turn
-from tests.test_agent import ANSWER, NOTED, QUESTION, SEARCH, Echo
-from tests.test_environment import MOVED, Counting
-from tests.test_environment import agent as acting
-from tests.tiny import Scripted, make_agent, make_codec, said
+from tests.rollout.test_agent import ANSWER, NOTED, QUESTION, SEARCH, Echo
+from tests.rollout.test_environment import MOVED, Counting
+from tests.rollout.test_environment import agent as acting
+from tests.tiny import Scripted, make_agent, make_tokenizer, said
 
 
 class Replays:
@@ -34,8 +34,8 @@ class Replays:
         raise AssertionError("another prompt than the rollout saw")
 
 
-def searching(codec: Codec, context: str, **limits: Any) -> Agent:
-    return make_agent(codec, context, tools={"search": Echo()}, **limits)
+def searching(tokenizer: Tokenizer, context: str, **limits: Any) -> Agent:
+    return make_agent(tokenizer, context, tools={"search": Echo()}, **limits)
 
 
 def from_note(done: Trajectory, index: int) -> Beginning:
@@ -55,10 +55,10 @@ def alike(turn: Turn) -> tuple:
 @pytest.mark.parametrize("tags", ["none", "added"])
 @pytest.mark.parametrize("context", ["memory", "full", "last_turn"])
 def test_going_on_from_an_own_note_is_the_same_rollout(context: str, tags: str) -> None:
-    codec = make_codec(tags=tags)
-    agent = searching(codec, context)
+    tokenizer = make_tokenizer(tags=tags)
+    agent = searching(tokenizer, context)
     texts = [SEARCH, NOTED, NOTED.replace("Paris", "Paris, Yen"), ANSWER]
-    done = asyncio.run(rollout(agent, Scripted(codec, texts), Job(QUESTION, 0, ("x",)), DecodingSettings()))
+    done = asyncio.run(rollout(agent, Scripted(tokenizer, texts), Job(QUESTION, 0, ("x",)), DecodingSettings()))
     assert done.stop is StopReason.ANSWERED
     for index in (1, 2, 3):
         again = go_on(agent, Replays(done), QUESTION, from_note(done, index))
@@ -73,16 +73,18 @@ def test_going_on_from_an_own_note_is_the_same_rollout(context: str, tags: str) 
 
 
 def test_the_note_is_spent_already() -> None:
-    codec = make_codec(tags="added")
-    agent = searching(codec, "memory", max_turn_tokens=60)
-    done = asyncio.run(rollout(agent, Scripted(codec, [SEARCH, ANSWER]), Job(QUESTION, 0, ("x",)), DecodingSettings()))
+    tokenizer = make_tokenizer(tags="added")
+    agent = searching(tokenizer, "memory", max_turn_tokens=60)
+    done = asyncio.run(
+        rollout(agent, Scripted(tokenizer, [SEARCH, ANSWER]), Job(QUESTION, 0, ("x",)), DecodingSettings())
+    )
     beginning = from_note(done, 1)
     note = len(beginning.own_ids)
     spent = len(done.turns[0].generated_ids) + note
     # A turn that runs into its own limit is cut, and the rollout goes on; one that runs into the rollout's has ended.
     for left, most, stop in ((5, 5, StopReason.TOKEN_LIMIT), (1000, 60 - note, StopReason.ANSWERED)):
-        agent = searching(codec, "memory", max_turn_tokens=60, max_rollout_tokens=spent + left)
-        endless = Endless(codec)
+        agent = searching(tokenizer, "memory", max_turn_tokens=60, max_rollout_tokens=spent + left)
+        endless = Endless(tokenizer)
         found = asyncio.run(rollout(agent, endless, Job(QUESTION, 0, ("on",), beginning), DecodingSettings()))
         assert (endless.asked[0], found.stop) == (most, stop)
 
@@ -90,26 +92,26 @@ def test_the_note_is_spent_already() -> None:
 class Endless:
     """Fills the first turn to its limit, then answers."""
 
-    def __init__(self, codec: Codec) -> None:
-        self._codec = codec
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
         self.asked: list[int] = []
 
     async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
         self.asked.append(sampling.max_new_tokens)
         if len(self.asked) == 1:
-            return said(self._codec, "no " * 200, sampling.max_new_tokens)
-        return said(self._codec, ANSWER)
+            return said(self._tokenizer, "no " * 200, sampling.max_new_tokens)
+        return said(self._tokenizer, ANSWER)
 
 
 def test_an_environment_is_brought_to_where_the_beginning_left_it() -> None:
     world = Counting()
     agent = acting(world)
-    codec = agent.renderer.codec
+    tokenizer = agent.renderer.tokenizer
     texts = ["<think>t</think><move>east</move>", MOVED, MOVED, "<mem>n</mem><think>t</think><answer>3</answer>"]
     question = Question("q", "?", "3")
-    done = asyncio.run(rollout(agent, Scripted(codec, texts), Job(question, 0, ("x",)), DecodingSettings()))
+    done = asyncio.run(rollout(agent, Scripted(tokenizer, texts), Job(question, 0, ("x",)), DecodingSettings()))
     again = go_on(agent, Replays(done), question, from_note(done, 2))
     assert world.episodes == ["q", "q"]  # an episode of its own
     # The third call says 3 again: the first two were made anew.
     assert [alike(turn) for turn in again.turns] == [alike(turn) for turn in done.turns]
-    assert "east 3" in codec.decode(again.turns[3].prompt_ids)
+    assert "east 3" in tokenizer.decode(again.turns[3].prompt_ids)

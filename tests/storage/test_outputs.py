@@ -10,7 +10,7 @@ import pytest
 
 from mempo.errors import UserError
 from mempo.storage.outputs import RECORD, output_files, output_folder, refuse_others, refuse_taken
-from tests.test_cli import Cli, Said, cli  # noqa: F401  # pytest finds the fixture here
+from tests.cli.test_cli import Cli, Said, cli  # noqa: F401  # pytest finds the fixture here
 
 Run = Callable[..., Said]
 

@@ -30,7 +30,7 @@ from mempo.rollout.question import Question
 from mempo.rollout.trajectory import StopReason
 from mempo.setup import load_data, make_agent, make_tools
 from mempo.storage.files import read_lines
-from mempo.train.demonstrations import codec_of_toy, sft_rows
+from mempo.train.demonstrations import sft_rows, tokenizer_of_toy
 from mempo.train.expert_rollouts import Demo, play
 from tests.train.small import metrics, quiet
 
@@ -246,7 +246,7 @@ def agent_and_questions(tmp_path: Path, *overrides: str) -> tuple[Agent, list[Qu
     made = config(*overrides)
     data = load_data(made, tmp_path)
     assert data.retriever is None
-    agent = make_agent(made, codec_of_toy(made, data), make_tools(made, None), data.world)
+    agent = make_agent(made, tokenizer_of_toy(made, data), make_tools(made, None), data.world)
     return agent, data.test, made
 
 
@@ -300,7 +300,7 @@ def test_forgetting_costs_the_goal(tmp_path: Path) -> None:
     lost = played(agent, questions, made.sft.expert, loss=1.0, lossless_share=0.0)
     assert score(lost) < 0.8
     notes = {
-        agent.renderer.codec.decode(turn.note_ids)
+        agent.renderer.tokenizer.decode(turn.note_ids)
         for demo in lost
         for turn in demo.trajectory.turns[1:]
         if turn.note_ids
@@ -318,7 +318,7 @@ def test_the_last_note_names_the_way_that_was_gone(tmp_path: Path) -> None:
             assert turn.parsed.action is not None
             here = maze["doors"][here][turn.parsed.action.text]
         assert here == maze["goal"]
-        note = agent.renderer.codec.decode(turns[-1].note_ids or ())
+        note = agent.renderer.tokenizer.decode(turns[-1].note_ids or ())
         first, *_, last = note.removeprefix("<mem>").removesuffix("</mem>").split("\n")
         assert first.startswith(f"{maze['start']}: {demo.question.probe}")
         assert last == f"word: {maze['word']}"
@@ -326,10 +326,10 @@ def test_the_last_note_names_the_way_that_was_gone(tmp_path: Path) -> None:
 
 def test_a_note_is_one_token_a_word_for_the_toy(tmp_path: Path) -> None:
     agent, _, _ = agent_and_questions(tmp_path)
-    codec = agent.renderer.codec
-    assert len(codec.encode_trusted("<move>north</move>")) == 3
-    assert len(codec.encode_outside("Hall: north east west\nAttic: south")) == 7
-    assert len(codec.encode_outside("wall\nHall: north")) == 5
+    tokenizer = agent.renderer.tokenizer
+    assert len(tokenizer.encode_trusted("<move>north</move>")) == 3
+    assert len(tokenizer.encode_untrusted("Hall: north east west\nAttic: south")) == 7
+    assert len(tokenizer.encode_untrusted("wall\nHall: north")) == 5
 
 
 # --- in a configuration --------------------------------------------------------------------------------------------
@@ -390,9 +390,9 @@ def test_mazes_of_a_file_are_played_like_drawn_ones(tmp_path: Path) -> None:
 def test_probe_samples_ask_for_the_start_direction(tmp_path: Path) -> None:
     made = config("sft.demos=12", "toy.warmup_steps=0", "toy.copy_share=0", "sft.probe_share=0.9", "sft.batch_rows=20")
     data = load_data(made, tmp_path)
-    codec = codec_of_toy(made, data)
-    agent = make_agent(made, codec, make_tools(made, None), data.world)
-    rows = [codec.decode(row.ids) for row in sft_rows(made, data, agent, quiet())(0)]
+    tokenizer = tokenizer_of_toy(made, data)
+    agent = make_agent(made, tokenizer, make_tools(made, None), data.world)
+    rows = [tokenizer.decode(row.ids) for row in sft_rows(made, data, agent, quiet())(0)]
     probes = [text for text in rows if f"<think>\n{made.memory.probe.thought}\n" in text]
     assert len(probes) == 18
     right = {(question.text, question.probe) for question in data.train}
@@ -407,7 +407,7 @@ def test_episodes_that_lost_their_way_are_not_imitated(tmp_path: Path) -> None:
     def told(*overrides: str) -> int:
         made = config(*plain, *overrides)
         data = load_data(made, tmp_path)
-        agent = make_agent(made, codec_of_toy(made, data), make_tools(made, None), data.world)
+        agent = make_agent(made, tokenizer_of_toy(made, data), make_tools(made, None), data.world)
         console = Console(file=io.StringIO(), width=120)
         sft_rows(made, data, agent, console)
         found = re.search(r"demonstrations: (\d+) episodes", console.file.getvalue())  # type: ignore[attr-defined]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mempo.storage.atomic import remove_whole, whole_folder
-from mempo.storage.files import append_line, dump_line, read_lines, write_whole
+from mempo.storage.atomic import atomic_folder, remove_atomic
+from mempo.storage.files import append_line, dump_line, read_lines, write_atomic
 
 
 class Killed(BaseException):
@@ -25,7 +25,7 @@ def names(folder: Path) -> set[str]:
 
 def die_while_filling(final: Path, name: str) -> None:
     try:
-        with whole_folder(final) as folder:
+        with atomic_folder(final) as folder:
             (folder / name).write_text(name)
             raise Killed
     except Killed:
@@ -36,7 +36,7 @@ def die_while_filling(final: Path, name: str) -> None:
 
 
 def test_a_folder_gets_its_name_when_it_is_whole(tmp_path: Path) -> None:
-    with whole_folder(tmp_path / "made") as folder:
+    with atomic_folder(tmp_path / "made") as folder:
         (folder / "a").write_text("a")
         assert not (tmp_path / "made").exists()
     assert names(tmp_path) == {"made"}
@@ -49,7 +49,7 @@ def test_a_writer_that_dies_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_dies_leaves_the_folder_before_it(tmp_path: Path) -> None:
-    with whole_folder(tmp_path / "made") as folder:
+    with atomic_folder(tmp_path / "made") as folder:
         (folder / "old").write_text("old")
     die_while_filling(tmp_path / "made", "new")
     assert names(tmp_path / "made") == {"old"}
@@ -57,7 +57,7 @@ def test_a_writer_that_dies_leaves_the_folder_before_it(tmp_path: Path) -> None:
 
 def test_a_second_folder_replaces_the_first(tmp_path: Path) -> None:
     for name in ("old", "new"):
-        with whole_folder(tmp_path / "made") as folder:
+        with atomic_folder(tmp_path / "made") as folder:
             (folder / name).write_text(name)
     assert names(tmp_path / "made") == {"new"}
 
@@ -67,7 +67,7 @@ def test_what_an_earlier_kill_left_is_swept_away(tmp_path: Path) -> None:
     left = tmp_path / f".made.tmp-{int(ended.stdout)}-ab12"
     left.mkdir()
     (left / "rubbish").write_text("x")
-    with whole_folder(tmp_path / "made") as folder:
+    with atomic_folder(tmp_path / "made") as folder:
         assert names(folder) == set()
     assert names(tmp_path) == {"made"}
 
@@ -86,7 +86,7 @@ def test_a_kill_while_a_folder_is_removed_leaves_no_half_under_its_name(
 
     monkeypatch.setattr(shutil, "rmtree", dies)
     with pytest.raises(Killed):
-        remove_whole(tmp_path / "old")
+        remove_atomic(tmp_path / "old")
     assert "old" not in names(tmp_path)
 
 
@@ -95,20 +95,20 @@ def test_a_kill_while_a_folder_is_removed_leaves_no_half_under_its_name(
 
 @pytest.mark.parametrize("data", ["Zürich\r\n東京\n", b"\x00\xff"])
 def test_a_file_is_written_as_given(tmp_path: Path, data: str | bytes) -> None:
-    write_whole(tmp_path / "deep" / "file", data)
+    write_atomic(tmp_path / "deep" / "file", data)
     assert (tmp_path / "deep" / "file").read_bytes() == (data.encode() if isinstance(data, str) else data)
     assert names(tmp_path / "deep") == {"file"}
 
 
 def test_a_kill_before_the_last_step_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_whole(tmp_path / "file", "old")
+    write_atomic(tmp_path / "file", "old")
 
     def dies(*args: object) -> None:
         raise Killed
 
     monkeypatch.setattr(os, "replace", dies)
     with pytest.raises(Killed):
-        write_whole(tmp_path / "file", "new")
+        write_atomic(tmp_path / "file", "new")
     assert (tmp_path / "file").read_text() == "old"
 
 

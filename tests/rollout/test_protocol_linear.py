@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mempo.rollout.agent import read_turn
 from mempo.rollout.protocol import TURN_RULES, Element, NoteStatus, Scan, TurnGrammar, clean, parse_turn, scan
 from mempo.rollout.protocol import _tag_pattern as tag_pattern
-from tests.tiny import make_agent, make_codec, said
+from tests.tiny import make_agent, make_tokenizer, said
 
 OWN = TurnGrammar(actions=("search", "guess", "answer"))
 PIECES = [
@@ -110,10 +110,10 @@ def test_a_quarter_of_a_megabyte_is_parsed_at_once(text: str) -> None:
 
 @pytest.mark.parametrize("family", ["byte_bpe", "byte_fallback"])
 def test_a_turn_of_broken_and_shared_letters_is_read_at_once(family: str) -> None:
-    codec = make_codec(family)
+    tokenizer = make_tokenizer(family)
     text = "<mem>" + "東京é" * 8_000 + "</mem><search>\ufffd</search>"
     began = time.process_time()
-    turn = read_turn(make_agent(codec), 1, (1,), (), said(codec, text, 10**6), 1.0)
+    turn = read_turn(make_agent(tokenizer), 1, (1,), (), said(tokenizer, text, 10**6), 1.0)
     assert time.process_time() - began < 5.0  # 0.3 s; by growing prefixes minutes
     assert turn.note_ids is not None
     assert len(turn.note_ids) > 8_000
