@@ -178,7 +178,7 @@ def test_a_page_behind_all_pages_is_empty(client: TestClient, filtered: str) -> 
 
 @pytest.mark.parametrize("turn", [{}, [], None, "1"])
 def test_a_note_of_no_turn_is_not_shown(turn: Any) -> None:
-    views = turn_views(played(), facts(notes=[{"turn": turn, "p_mem": 0.5}]), {}, CODEC)
+    views = turn_views(played(), facts(notes=[{"turn": turn, "p_mem": 0.5}]), {}, TOKENIZER)
     assert all(name != "P(mem)" for view in views for name, _, _ in view.numbers)
 
 
