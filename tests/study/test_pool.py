@@ -44,6 +44,20 @@ def test_a_worker_does_one_task_after_another_and_a_dead_one_is_replaced() -> No
     assert len(set(places)) <= 3
 
 
+def test_a_worker_that_was_killed_while_it_waited_is_replaced() -> None:
+    with ProcessPool(2, who) as pool:
+        pool.give("a")
+        _, first = pool.next_done()
+        assert not isinstance(first, Died)
+        os.kill(first[1], signal.SIGKILL)
+        assert eventually(lambda: not runs(first[1]))
+        pool.give("b")
+        task, second = pool.next_done()
+        assert task == "b"
+        assert not isinstance(second, Died)
+        assert second[1] != first[1]
+
+
 def test_one_worker_is_this_process() -> None:
     pool = make_pool(1, who)
     assert isinstance(pool, InProcess)

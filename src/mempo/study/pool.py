@@ -81,7 +81,17 @@ class ProcessPool(Generic[T, R]):
         return bool(self._at_work)
 
     def give(self, task: T) -> None:
-        process, connection = self._idle.pop() if self._idle else self._begin()
+        while self._idle:
+            process, connection = self._idle.pop()
+            try:
+                connection.send(task)
+            except OSError:  # it was killed while it had nothing to do
+                connection.close()
+                process.join()
+                continue
+            self._at_work.append((process, connection, task))
+            return
+        process, connection = self._begin()
         connection.send(task)
         self._at_work.append((process, connection, task))
 

@@ -73,6 +73,7 @@ def make_inputs(folder: Path) -> list[str]:
         *(f"rl.questions_per_step={QUESTIONS}", f"rl.rollouts_per_question={ROLLOUTS}"),
         *(f"rl.updates_per_step={UPDATES}", "rl.steps=2", "rl.save_every=1", "rl.probe_check_questions=4"),
         *("rl.loss.kl=k3", "rl.loss.kl_coef=0.01", "rl.optim.lr=0.001", "memory.baseline=visible"),
+        "memory.fade_batches=null",  # no group is silent: faded, notes would earn nothing
         *("agent.tools=[search]", "reward.score=tests.cluster.with_verl.scripted:score", "evaluate.questions=2"),
         *("limits.max_context_tokens=512", "limits.max_obs_tokens=64", "limits.max_turns=8"),
         *("cluster.micro_batch_tokens=1024", "cluster.agent_workers=1", "cluster.keep_checkpoints=5"),
