@@ -50,9 +50,13 @@ class Collected:
 
     @property
     def line(self) -> str:
-        counted = ", ".join(f"{n} {name}" for name, n in self.counts.items())
+        counted = ", ".join(f"{self.counts[name]} {name}" for name in _VERDICTS if self.counts[name])
         questions = len({one.question.id for one in self.told})
         return f"{self.counts.total()} rollouts: {counted}; {len(self.told)} kept, of {questions} questions"
+
+
+_VERDICTS = ("right", "wrong", "out of format", "failed for infrastructure reasons", "of other questions")
+"""In this order they are told, whichever rollout ended first."""
 
 
 def collect(folder: Path, questions: Sequence[Question], agent: Agent) -> Collected:
