@@ -20,12 +20,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import memory_signal
 import numpy as np
-import rollout
 import step
 import torch
 from scripted import TurnShape
 from shapes import Ids, Shape, describe, logp_old_requests, model, rollouts
 
+import rollout
 from mempo.config.train import OptimSettings
 from mempo.engine.policy import Policy
 from mempo.engine.prefix_forward import SharedForward

@@ -16,14 +16,14 @@ from dataclasses import replace
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import rollout as generation
 import torch
 from memory_signal import probes, scored
-from rollout import lengths, ours
 from shapes import Shape, describe, logp_old_requests, model, rollouts
 from timing import alternate, ratio, spread
 
+import rollout as generation
 from mempo.engine.policy import Policy
+from rollout import lengths, ours
 
 Size = tuple[int, int, int]
 BASE: Size = (2, 16, 2)

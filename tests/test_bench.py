@@ -14,13 +14,13 @@ import naive
 import numpy as np
 import profiled
 import pytest
-import rollout
 import scaling
 import step
 import torch
 from scripted import TurnShape
 from shapes import Shape, logp_old_requests, model, rollouts
 
+import rollout
 from mempo.engine.policy import Policy
 from mempo.engine.scorer import LocalScorer
 
