@@ -129,7 +129,7 @@ def test_the_look_up_of_a_name_is_part_of_the_request(client: str, monkeypatch: 
         released.wait(20)
         return []
 
-    monkeypatch.setattr("mempo.http.transport.socket.getaddrinfo", hang)
+    monkeypatch.setattr("mempo.http.addresses.socket.getaddrinfo", hang)
     began = time.monotonic()
     try:
         said = CLIENTS[client]("http://some.example:80", TIMEOUT_S)
