@@ -17,7 +17,7 @@ import pytest
 from mempo.retrieval.corpus import Corpus, Document
 from mempo.retrieval.document import Hit, Retriever
 from mempo.retrieval.errors import CorpusError, IndexFolderError
-from mempo.retrieval.index import Bm25Index, Bm25Settings, open_index
+from mempo.retrieval.index import Bm25Index, open_index
 from mempo.retrieval.words import words
 
 DOCUMENTS = [
@@ -50,7 +50,7 @@ def test_titles_weigh(tmp_path: Path) -> None:
     documents = [Document("text", "x", "rome"), Document("title", "rome", "x")]
     for weight, best in [(2, "title"), (0, "text")]:
         corpus = Corpus.from_documents(documents, tmp_path / "c")
-        index = Bm25Index.build(corpus, tmp_path / "i", Bm25Settings(title_weight=weight))
+        index = Bm25Index.build(corpus, tmp_path / "i", weight)
         assert ids(index.retrieve(["rome"], 1)) == [[best]]
 
 

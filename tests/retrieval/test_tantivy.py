@@ -13,7 +13,7 @@ from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.document import Document, Retriever
 from mempo.retrieval.errors import CorpusError, IndexFolderError
 from mempo.retrieval.index import open_index
-from mempo.retrieval.tantivy import TantivyIndex, TantivySettings
+from mempo.retrieval.tantivy import TantivyIndex
 
 DOCUMENTS = [
     Document("fr", "France", "France is a country whose capital is Paris.", "http://w/france"),
@@ -64,7 +64,7 @@ def test_titles_weigh(tmp_path: Path) -> None:
     documents = [Document("text", "x", "rome"), Document("title", "rome", "x")]
     corpus = Corpus.from_documents(documents, tmp_path / "c")
     for weight, order in [(3.0, ["title", "text"]), (0.0, ["text"])]:
-        index = TantivyIndex.build(corpus, tmp_path / "i", TantivySettings(title_weight=weight))
+        index = TantivyIndex.build(corpus, tmp_path / "i", weight)
         assert found(index, "rome") == order
 
 
