@@ -14,7 +14,7 @@ from mempo.config.tools import AccessSettings, RetrySettings, SearchSettings
 from mempo.retrieval.document import Document, Hit
 from mempo.rollout.interfaces import Tool, ToolErrorKind, ToolResult
 from mempo.tools.access import AccessTool
-from mempo.tools.retrying import BadCall
+from mempo.tools.call import BadCall
 from mempo.tools.search import SearchTool
 
 NO_WAIT = RetrySettings(backoff_s=0)
@@ -207,7 +207,7 @@ def test_waits_double_up_to_their_limit(monkeypatch: pytest.MonkeyPatch) -> None
     async def note(seconds: float) -> None:
         waits.append(seconds)
 
-    monkeypatch.setattr("mempo.tools.retrying.asyncio.sleep", note)
+    monkeypatch.setattr("mempo.http.retry.asyncio.sleep", note)
     retry = RetrySettings(tries=5, backoff_s=0.5, max_backoff_s=1.5)
     with monkeypatch.context() as patch:
         patch.setattr("mempo.http.retry.JITTER", 0)
@@ -253,7 +253,7 @@ def test_a_server_may_ask_for_a_longer_wait_up_to_the_limit(monkeypatch: pytest.
     async def note(seconds: float) -> None:
         waits.append(seconds)
 
-    monkeypatch.setattr("mempo.tools.retrying.asyncio.sleep", note)
+    monkeypatch.setattr("mempo.http.retry.asyncio.sleep", note)
     monkeypatch.setattr("mempo.http.retry.JITTER", 0)
     for asked, waited in ((3.0, 3.0), (3600.0, 8.0), (0.01, 0.5)):
         search("q", Failing(Told(True, asked)), retry=RetrySettings(tries=2))

@@ -11,7 +11,7 @@ import pytest
 from yarl import URL
 
 from mempo.config.tools import WebPageSettings
-from mempo.tools.retrying import BadCall
+from mempo.tools.call import BadCall
 from mempo.tools.web_address import checked_url, is_public, public_addresses
 from mempo.tools.web_fetch import Fetcher
 

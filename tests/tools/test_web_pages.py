@@ -18,7 +18,7 @@ from mempo.http.errors import HttpError
 from mempo.retrieval.document import Document
 from mempo.rollout.interfaces import ToolErrorKind, ToolResult
 from mempo.tools.access import AccessTool
-from mempo.tools.retrying import BadCall
+from mempo.tools.call import BadCall
 from mempo.tools.web import ApiReader, DirectReader, PageReader, WebPages, make_reader
 from mempo.tools.web_fetch import Fetcher
 from tests.tools.fake_web import FakeWeb, Reply, Request

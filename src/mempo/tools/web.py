@@ -16,7 +16,7 @@ from mempo.http.threads import wait_for
 from mempo.retrieval.document import Document
 from mempo.rollout.plugins import call_own, load_own
 from mempo.storage.jsonl import valid_text
-from mempo.tools.retrying import BadCall
+from mempo.tools.call import BadCall
 from mempo.tools.web_address import check_host, checked_url, public_addresses
 from mempo.tools.web_fetch import Fetcher
 from mempo.tools.web_text import document_of, require_extraction

@@ -18,7 +18,7 @@ from yarl import URL
 
 from mempo.http.addresses import RESOLVING, Resolver, system_addresses
 from mempo.http.errors import HttpError
-from mempo.tools.retrying import BadCall
+from mempo.tools.call import BadCall
 
 CONTROL_HOST = "example.com"
 """Kept by the name service's own authority; it is only looked up."""

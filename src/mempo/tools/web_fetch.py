@@ -13,7 +13,7 @@ from mempo.http.addresses import Resolver
 from mempo.http.client import HttpClient, Reply
 from mempo.http.errors import RETRIED_STATUSES, HttpError
 from mempo.http.threads import wait_for
-from mempo.tools.retrying import BadCall
+from mempo.tools.call import BadCall
 from mempo.tools.web_address import checked_url, failed_site, public_addresses
 
 CONTENT_TYPES = ("text/html", "application/xhtml+xml", "text/plain")
