@@ -172,7 +172,7 @@ def test_not_json(server: FakeWeb, client: HttpRetriever, body: bytes) -> None:
         (
             "/retrieve",
             {"result": [[ROW, {"document": {"id": "1"}, "score": 1}]]},
-            'item 1: a document needs',
+            "item 1: a document needs",
         ),
         ("/retrieve", {"result": [[{"document": ROW, "score": "high"}]]}, "the score is a string"),
         ("/retrieve", {"result": [[{"document": ROW, "score": 10**400}]]}, "too large"),
