@@ -16,72 +16,28 @@ from mempo.tools.web_address import checked_url, is_public, public_addresses
 from mempo.tools.web_fetch import Fetcher
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "93.184.216.34",
-        "2606:2800:220:1:248:1893:25c8:1946",
-        "64:ff9b::808:808",
-        "2a00::5efe:808:808",
-        "::ffff:8.8.8.8",
-        "2002:808:808::1",
-        "3ffe::1",
-    ],
-)
+PUBLIC = """
+93.184.216.34 2606:2800:220:1:248:1893:25c8:1946 64:ff9b::808:808 2a00::5efe:808:808 ::ffff:8.8.8.8 2002:808:808::1
+3ffe::1
+"""
+PRIVATE = """
+127.0.0.1 127.255.255.254 10.0.0.1 172.16.0.1 192.168.1.1 169.254.169.254 100.64.0.1 0.0.0.0 255.255.255.255
+224.0.0.1 240.0.0.1 192.0.2.1 198.18.0.1
+:: ::1 fe80::1 fe80::1%eth0 fc00::1 ff02::1 2001:db8::1 fec0::1 feff::1 3fff::1 3fff:fff::1 5f00::1 100::1 4000::1
+::ffff:127.0.0.1 ::ffff:10.0.0.1 64:ff9b::7f00:1 2002:7f00:1:: 2001:0:53aa:64c:0:0:80ff:fffe ::7f00:1 ::808:808
+::ffff:0:7f00:1 64:ff9b:1::7f00:1 64:ff9b::a00:1 2a00::5efe:7f00:1 2a00:1450:4001:81b:0:5efe:c0a8:101
+2a00::200:5efe:a00:1 2002:a00:1::1 2002:c0a8:101::1 2001:0:53aa:64c::f5ff:fffe fe80::5efe:808:808
+"""
+"""IPv4 (169.254.169.254 is where clouds keep their secrets); IPv6 of every range; and IPv4 within it: mapped, translated,
+compatible, 6to4, Teredo, NAT64, ISATAP."""
+
+
+@pytest.mark.parametrize("address", PUBLIC.split())
 def test_public(address: str) -> None:
     assert is_public(address)
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "127.0.0.1",
-        "127.255.255.254",
-        "10.0.0.1",
-        "172.16.0.1",
-        "192.168.1.1",
-        "169.254.169.254",  # where clouds keep their secrets
-        "100.64.0.1",
-        "0.0.0.0",
-        "255.255.255.255",
-        "224.0.0.1",
-        "240.0.0.1",
-        "192.0.2.1",
-        "198.18.0.1",
-        "::",
-        "::1",
-        "fe80::1",
-        "fe80::1%eth0",
-        "fc00::1",
-        "ff02::1",
-        "2001:db8::1",
-        "::ffff:127.0.0.1",
-        "::ffff:10.0.0.1",
-        "64:ff9b::7f00:1",
-        "2002:7f00:1::",
-        "2001:0:53aa:64c:0:0:80ff:fffe",  # teredo of 127.0.0.1
-        "no address",
-        "fec0::1",  # site-local
-        "feff::1",
-        "3fff::1",  # documentation
-        "3fff:fff::1",
-        "5f00::1",  # segment routing
-        "100::1",
-        "4000::1",  # given to nobody
-        "::7f00:1",  # IPv4-compatible 127.0.0.1
-        "::808:808",
-        "::ffff:0:7f00:1",  # translated
-        "64:ff9b:1::7f00:1",
-        "64:ff9b::a00:1",
-        "2a00::5efe:7f00:1",  # ISATAP of 127.0.0.1
-        "2a00:1450:4001:81b:0:5efe:c0a8:101",
-        "2a00::200:5efe:a00:1",
-        "2002:a00:1::1",
-        "2002:c0a8:101::1",
-        "2001:0:53aa:64c::f5ff:fffe",  # teredo of 10.0.0.1
-        "fe80::5efe:808:808",
-    ],
-)
+@pytest.mark.parametrize("address", [*PRIVATE.split(), "no address"])
 def test_not_public(address: str) -> None:
     assert not is_public(address)
 
