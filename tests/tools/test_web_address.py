@@ -15,7 +15,6 @@ from mempo.tools.call import BadCall
 from mempo.tools.web_address import checked_url, is_public, public_addresses
 from mempo.tools.web_fetch import Fetcher
 
-
 PUBLIC = """
 93.184.216.34 2606:2800:220:1:248:1893:25c8:1946 64:ff9b::808:808 2a00::5efe:808:808 ::ffff:8.8.8.8 2002:808:808::1
 3ffe::1
@@ -28,8 +27,8 @@ PRIVATE = """
 ::ffff:0:7f00:1 64:ff9b:1::7f00:1 64:ff9b::a00:1 2a00::5efe:7f00:1 2a00:1450:4001:81b:0:5efe:c0a8:101
 2a00::200:5efe:a00:1 2002:a00:1::1 2002:c0a8:101::1 2001:0:53aa:64c::f5ff:fffe fe80::5efe:808:808
 """
-"""IPv4 (169.254.169.254 is where clouds keep their secrets); IPv6 of every range; and IPv4 within it: mapped, translated,
-compatible, 6to4, Teredo, NAT64, ISATAP."""
+"""IPv4 (169.254.169.254 is where clouds keep their secrets); IPv6 of every range; and IPv4 within it: mapped,
+translated, compatible, 6to4, Teredo, NAT64, ISATAP."""
 
 
 @pytest.mark.parametrize("address", PUBLIC.split())
