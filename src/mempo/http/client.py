@@ -13,7 +13,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 from weakref import WeakKeyDictionary, finalize
@@ -30,6 +30,7 @@ from mempo.http.threads import background_loop, wait_for
 
 T = TypeVar("T")
 USER_AGENT = "mempo"
+JSON: Mapping[str, str] = {"content-type": "application/json", "accept": "application/json"}
 Read = Callable[[Any], T]
 """From the JSON of a reply to what is wanted of it; raises ValueError for a reply of the wrong form."""
 
@@ -54,9 +55,10 @@ class HttpClient:
     """Requests to the server at `base`, which is put in front of paths.
 
     `service`: what an error calls the server. `timeout_s`: seconds of one request, from the look-up of the host to the
-    last byte of the reply; waiting for one's turn is not counted. `headers` go with every request; `secret` is what of
-    them must not come back. `resolve`: connect only to the addresses that it gives, never through a proxy, and keep no
-    connection; by default the system is asked, and a proxy that the environment names is used.
+    last byte of the reply; waiting for one's turn is not counted. `headers` go with every request, and so does `token`,
+    as `Authorization: Bearer`; it, or another `secret` in the headers, is taken out of whatever comes back. `resolve`:
+    connect only to the addresses that it gives, never through a proxy, and keep no connection; by default the system
+    is asked, and a proxy that the environment names is used.
 
     `counts` tells requests (tries), retries and failures for good.
     """
@@ -68,7 +70,8 @@ class HttpClient:
         timeout_s: float,
         max_reply_bytes: int,
         max_concurrent: int = 64,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] = JSON,
+        token: str | None = None,
         secret: str | None = None,
         resolve: Resolver | None = None,
     ) -> None:
@@ -77,8 +80,10 @@ class HttpClient:
         self._service, self._timeout_s, self._max_reply_bytes = service, timeout_s, max_reply_bytes
         self._max_concurrent, self._resolve = max_concurrent, resolve
         # A server may compress when nothing is said.
-        self._headers = {"accept-encoding": "identity", "user-agent": USER_AGENT, **(headers or {})}
-        self._redactor = Redactor(secret)
+        self._headers = {"accept-encoding": "identity", "user-agent": USER_AGENT, **headers}
+        if token is not None:
+            self._headers["authorization"] = f"Bearer {token}"
+        self._redactor = Redactor(token or secret)
         self._connect_s = min(_CONNECT_S, timeout_s)
         # A proxy that the environment names cannot reach a server on this very machine.
         self._proxy = None if resolve is not None or urlsplit(base).hostname in _LOOPBACK else proxy_of(base)
@@ -184,6 +189,12 @@ class HttpClient:
         loop = background_loop()
         if (pool := self._pools.get(loop)) is not None:
             _close_soon(loop, pool.session)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _read(self, url: str, body: bytes, read: Read[T], attempt: int) -> T:
         reply = Reply(200, {}, body)
