@@ -140,6 +140,7 @@ class HttpClient:
             HttpError: `refused` or `timeout`; and whatever `resolve` raises.
         """
         within_s = self._timeout_s if timeout_s is None else timeout_s
+        kind: FailureKind = "refused"
         pool = await self._pool()
         async with pool.turns:
             self.counts["requests"] += 1
@@ -147,20 +148,20 @@ class HttpClient:
                 async with asyncio.timeout(within_s):
                     return await self._exchange(pool.session, method, URL(url), content)
             except aiohttp.ConnectionTimeoutError:
-                kind, reason = "refused", f"no connection within {min(self._connect_s, within_s):g} s"
+                reason = f"no connection within {min(self._connect_s, within_s):g} s"
             except TimeoutError:
                 kind, reason = "timeout", f"no whole reply within {self._timeout_s:g} s"
             except aiohttp.ClientConnectorError as error:
-                kind, reason = "refused", f"no connection ({error}); is it running?"
+                reason = f"no connection ({error}); is it running?"
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 said = " ".join(str(getattr(error, "message", error)).split())  # without the url once more
-                kind, reason = "refused", f"the connection broke off ({type(error).__name__}: {said})"
+                reason = f"the connection broke off ({type(error).__name__}: {said})"
         raise self.failure(kind, str(url), reason, attempt=attempt)
 
     async def _exchange(self, session: aiohttp.ClientSession, method: str, url: URL, content: bytes | None) -> Reply:
-        if self._resolve is not None and is_literal(url.raw_host or ""):  # aiohttp asks for names alone
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(RESOLVING, self._resolve, url.raw_host, url.port)
+        host = url.raw_host or ""
+        if self._resolve is not None and is_literal(host):  # aiohttp asks for names alone
+            await asyncio.get_running_loop().run_in_executor(RESOLVING, self._resolve, host, url.port or 0)
         body = bytearray()
         async with session.request(method, url, data=content, allow_redirects=False, proxy=self._proxy) as response:
             async for part in response.content.iter_any():
@@ -223,9 +224,11 @@ class HttpClient:
         return pool
 
     def _session(self) -> aiohttp.ClientSession:
-        keep = {"keepalive_timeout": _KEPT_S} if self._resolve is None else {"force_close": True}
         resolver = ThreadResolver(self._resolve or system_addresses)
-        connector = aiohttp.TCPConnector(limit=0, use_dns_cache=False, resolver=resolver, **keep)
+        if self._resolve is None:
+            connector = aiohttp.TCPConnector(limit=0, use_dns_cache=False, resolver=resolver, keepalive_timeout=_KEPT_S)
+        else:
+            connector = aiohttp.TCPConnector(limit=0, use_dns_cache=False, resolver=resolver, force_close=True)
         return aiohttp.ClientSession(
             connector=connector,
             headers=self._headers,
