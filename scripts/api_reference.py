@@ -6,6 +6,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ def _entry(name: str, found: Any) -> Iterator[str]:
     yield f"\n## `{name}`\n"
     if not inspect.isclass(found):
         yield _signature(f"def {name}", found)
-    elif hasattr(found, "__dataclass_fields__"):
-        yield _signature(f"class {name}", found)
+    elif is_dataclass(found):
+        yield _fields(name, found)
     yield _text(found)
     for member, value in vars(found).items() if inspect.isclass(found) else ():
         if member.startswith("_") or not inspect.getdoc(value):
@@ -40,9 +41,15 @@ def _entry(name: str, found: Any) -> Iterator[str]:
             yield f"\n### `{name}.{member}`\n" + _text(value)
 
 
+def _fields(name: str, found: Any) -> str:
+    """The fields of a dataclass, as it would be written."""
+    lines = [f"    {parameter}\n" for parameter in inspect.signature(found).parameters.values()]
+    return f"\n```py\nclass {name}:\n{_unquoted(''.join(lines))}```\n"
+
+
 def _signature(head: str, found: Any) -> str:
     signature = inspect.signature(found)
-    line = f"{head}{signature}: ..." if head.startswith("def") else f"{head}{str(signature).split(' ->')[0]}: ..."
+    line = f"{head}{signature}: ..."
     if len(line) > WIDTH:
         inside = "".join(f"    {parameter},\n" for parameter in signature.parameters.values())
         returns = line[line.rindex(")") + 1 :]
