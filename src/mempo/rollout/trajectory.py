@@ -113,9 +113,9 @@ class Turn:
 class Trajectory:
     """One rollout of one question: all its turns, and how it ended.
 
-    `turns` hold token ids: what the policy saw and wrote, and what the tools answered. `answer` is None if the agent gave
-    none. `stop` says why the rollout ended; `error` is the message if a tool or server failed. `question_ids` is the
-    prompt of turn 1, system prompt and question.
+    `turns` hold token ids: what the policy saw and wrote, and what the tools answered. `answer` is None if the agent
+    gave none. `stop` says why the rollout ended; `error` is the message if a tool or server failed. `question_ids` is
+    the prompt of turn 1, system prompt and question.
 
     Raises:
         ValueError: there is an answer but no turn, or turns are numbered out of order.

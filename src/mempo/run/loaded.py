@@ -92,9 +92,9 @@ class LoadedAgent:
         self._work.cleanup()
 
     def ask(self, question: str | Question, temperature: float = 0.0, seed: int = 0) -> Trajectory:
-        """Let the agent answer one question. The result's `answer` is None if the agent gave none, and `turns` hold what
-        it saw and wrote. If a tool or server fails, the trajectory has a stop reason that says so; no exception is
-        raised.
+        """Let the agent answer one question. The result's `answer` is None if the agent gave none, and `turns` hold
+        what it saw and wrote. If a tool or server fails, the trajectory has a stop reason that says so; no exception
+        is raised.
 
         Raises:
             UserError: the environment cannot play this question.
