@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import InteractiveEnvironment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from mempo.rollout.question import objectives_of
@@ -27,8 +27,8 @@ def static(name: str) -> str:
 
 
 @cache
-def _environment() -> InteractiveEnvironment:
-    made = InteractiveEnvironment(
+def _environment() -> Environment:
+    made = Environment(
         loader=PackageLoader("mempo.view"),
         autoescape=True,
         undefined=StrictUndefined,
