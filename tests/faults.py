@@ -90,7 +90,7 @@ def _drips(start: bytes, drop: bytes) -> Act:
 
 
 def _json(value: Any) -> Act:
-    return _says(reply(json.dumps(value).encode(), "200 OK", "content-type: application/json"), close=False)
+    return _says(reply(json.dumps(value).encode(), "200 OK", "content-type: text/plain"), close=False)
 
 
 async def _silent(exchange: Exchange) -> None:
