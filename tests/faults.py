@@ -12,6 +12,7 @@ import random
 import socket
 import struct
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -70,7 +71,9 @@ def reply(body: bytes, status: str = "200 OK", *headers: str, length: int | None
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-def _says(*parts: bytes, close: bool = True) -> Act:
+def says(*parts: bytes, close: bool = True) -> Act:
+    """Whatever was asked; `close`: and hangs up."""
+
     async def act(exchange: Exchange) -> None:
         await exchange.send(*parts)
         if close:
@@ -90,7 +93,7 @@ def _drips(start: bytes, drop: bytes) -> Act:
 
 
 def _json(value: Any) -> Act:
-    return _says(reply(json.dumps(value).encode(), "200 OK", "content-type: text/plain"), close=False)
+    return says(reply(json.dumps(value).encode(), "200 OK", "content-type: text/plain"), close=False)
 
 
 async def _silent(exchange: Exchange) -> None:
@@ -157,7 +160,7 @@ _DEEP = b"[" * 100_000
 
 FAULTS: dict[str, Fault] = {
     "refuses": Fault("failed", None),
-    "hangs up": Fault("failed", _says()),
+    "hangs up": Fault("failed", says()),
     "resets": Fault("failed", _reset),
     "is silent": Fault("late", _silent),
     "drips its status": Fault("late", _drips(b"HTTP/1.1 200 O", b"K")),
@@ -172,21 +175,21 @@ FAULTS: dict[str, Fault] = {
     "half a chunk": Fault("failed", _half_a_chunk),
     "a length that is too long": Fault("failed", _too_long),
     "a length that is too short": Fault("unread", _too_short),
-    "no HTTP": Fault("failed", _says(b"SSH-2.0-OpenSSH_9.6\r\n")),
-    "a page of HTML": Fault("unread", _says(reply(b"<html>starting</html>", "200 OK", "content-type: text/html"))),
-    "half of a JSON": Fault("unread", _says(reply(b'{"result": [[{"te', "200 OK", "content-type: text/plain"))),
-    "JSON in no UTF-8": Fault("unread", _says(reply(b'{"result": "\xff"}', "200 OK", "content-type: text/plain"))),
-    "JSON without end": Fault("unread", _says(reply(_DEEP, "200 OK", "content-type: text/plain"))),
-    "nothing": Fault("failed", _says(reply(b""))),
+    "no HTTP": Fault("failed", says(b"SSH-2.0-OpenSSH_9.6\r\n")),
+    "a page of HTML": Fault("unread", says(reply(b"<html>starting</html>", "200 OK", "content-type: text/html"))),
+    "half of a JSON": Fault("unread", says(reply(b'{"result": [[{"te', "200 OK", "content-type: text/plain"))),
+    "JSON in no UTF-8": Fault("unread", says(reply(b'{"result": "\xff"}', "200 OK", "content-type: text/plain"))),
+    "JSON without end": Fault("unread", says(reply(_DEEP, "200 OK", "content-type: text/plain"))),
+    "nothing": Fault("failed", says(reply(b""))),
     "JSON of another shape": Fault("unread", _json({"result": 5, "choices": {}, "organic": 5, "data": None})),
     "JSON with nothing in it": Fault("unread", _json({})),
     "a list": Fault("unread", _json([1])),
-    "HTTP 500": Fault("failed", _says(reply(b"<html>500</html>", "500 Oops"))),
-    "HTTP 404": Fault("failed", _says(reply(b"{}", "404 Not Found"))),
-    "a redirect elsewhere": Fault("failed", _says(reply(b"", "302 Found", "location: http://127.0.0.1:9/"))),
+    "HTTP 500": Fault("failed", says(reply(b"<html>500</html>", "500 Oops"))),
+    "HTTP 404": Fault("failed", says(reply(b"{}", "404 Not Found"))),
+    "a redirect elsewhere": Fault("failed", says(reply(b"", "302 Found", "location: http://127.0.0.1:9/"))),
     "a redirect to itself": Fault("failed", _loops),
-    "busy until 2100": Fault("failed", _says(reply(b"", "503 Busy", f"retry-after: {_FUTURE}", f"date: {_FUTURE}"))),
-    "busy for years": Fault("failed", _says(reply(b"", "429 Slow Down", "retry-after: 999999999"))),
+    "busy until 2100": Fault("failed", says(reply(b"", "503 Busy", f"retry-after: {_FUTURE}", f"date: {_FUTURE}"))),
+    "busy for years": Fault("failed", says(reply(b"", "429 Slow Down", "retry-after: 999999999"))),
     "a clock in 2100": Fault("none", _dated(f"date: {_FUTURE}", f"expires: {_PAST}")),
     "a clock in 1970": Fault("none", _dated(f"date: {_PAST}", "age: 999999999")),
     "a second reply": Fault("none", _twice),
@@ -194,15 +197,21 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-def sometimes(fault: Fault, share: float, seed: int = 0) -> Fault:
-    """That fault for a share of the requests, at random."""
+def sometimes(*shares: tuple[str, float], seed: int = 0, hits: Counter[str] | None = None) -> Fault:
+    """Those of `FAULTS` for a share of the requests each, at random; `hits` counts them."""
     rng = random.Random(seed)
 
     async def act(exchange: Exchange) -> None:
-        if rng.random() >= share:
-            await exchange.send(exchange.reply)
-        elif fault.act is not None:
-            await fault.act(exchange)
+        draw = rng.random()
+        for name, share in shares:
+            draw -= share
+            act = FAULTS[name].act
+            if draw < 0 and act is not None:
+                if hits is not None:
+                    hits[name] += 1
+                await act(exchange)
+                return
+        await exchange.send(exchange.reply)
 
     return Fault("none", act)
 

@@ -76,7 +76,7 @@ def test_a_third_of_failures_is_nothing_to_a_client_that_tries_again(client: str
     with faulty() as proxy:
         ask = CLIENTS[client](proxy.url, 20.0, tries=15)
         right = ask()
-        proxy.fault = sometimes(FAULTS[name], 0.3)
+        proxy.fault = sometimes((name, 0.3))
         assert [ask() for _ in range(20)] == [right] * 20
         assert proxy.requests > 21
     assert right.good
