@@ -133,7 +133,9 @@ def atomic_file(target: Path) -> Iterator[Path]:
 
 
 def remove_atomic(folder: Path) -> None:
-    """Remove a folder; it loses its name first, so a kill in between leaves no half of it under that name."""
+    """Remove a folder; it loses its name first, so a kill in between leaves no half of it under that name. What an
+    earlier removal that was killed left behind goes too."""
+    _sweep(folder)
     hidden = _beside(folder, "old")
     os.rename(folder, hidden)
     shutil.rmtree(hidden)
