@@ -5,7 +5,7 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: quickstart study test test-fast test-slow test-browser test-servers test-vllm test-cluster lint format docs docs-site bench smollm2 minilm clean
+.PHONY: quickstart study test test-fast test-slow test-kill test-browser test-servers test-vllm test-cluster lint format docs docs-site bench smollm2 minilm clean
 
 quickstart: .venv/core
 	$(BIN)/mempo study quickstart --out runs/quickstart-$$(date +%Y%m%d-%H%M%S) $(ARGS)
@@ -17,6 +17,10 @@ test-fast: .venv/dev
 
 test-slow: .venv/dev
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+# Commands killed at random moments, in minutes; ARGS="--kills 200" for the longer form, --kill-seed 1 for other moments.
+test-kill: .venv/dev
+	$(BIN)/python -m pytest tests/kill -m kill $(ARGS)
 
 # Real model servers (docs/evaluation.md, "Model servers"); SmolLM2 goes into models/ on the first call.
 test-servers: .venv/servers

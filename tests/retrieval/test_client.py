@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import pickle
-import random
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -37,7 +35,6 @@ class Server:
         self.tokens: set[str | None] = set()
         self.connections: set[Any] = set()
         self.answer: Answer = lambda path, body, number: (200, b"")
-        self.stopping = threading.Event()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -72,7 +69,6 @@ class Server:
         self.answer = lambda path, body, number: (200, json.dumps({"result": result}).encode())
 
     def close(self) -> None:
-        self.stopping.set()
         self.http.shutdown()
         self.http.server_close()
         self.thread.join()
@@ -196,29 +192,6 @@ def test_threads_share_a_bounded_pool_of_connections(server: Server) -> None:
     assert len(server.connections) <= 3
 
 
-def test_a_reply_that_trickles_is_a_time_out() -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        stopping = threading.Event()
-
-        def trickle() -> None:
-            connection, _ = listener.accept()
-            with connection, suppress(OSError):
-                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")
-                while not stopping.wait(0.02):
-                    connection.sendall(b" ")
-
-        thread = threading.Thread(target=trickle, daemon=True)  # it may never be connected to
-        thread.start()
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        with HttpRetriever(url, timeout_s=0.2, tries=1) as client, pytest.raises(HttpError) as caught:
-            client.retrieve(["q"], 1)
-        stopping.set()
-        thread.join()
-    assert caught.value.kind == "timeout"
-
-
 def test_a_reply_that_is_too_long_is_broken_off(server: Server) -> None:
     server.answer = lambda path, body, number: (200, b'{"result": [[' + b" " * 2_000_000 + b"]]}")
     with HttpRetriever(server.url, max_reply_bytes=1000) as client:
@@ -227,21 +200,6 @@ def test_a_reply_that_is_too_long_is_broken_off(server: Server) -> None:
         assert (caught.value.kind, len(server.requests)) == ("schema", 1)
         server.result([[]])
         assert client.retrieve(["q"], 1) == [[]]
-
-
-@pytest.mark.parametrize("status", [500, 0])
-def test_a_server_that_fails_at_random_is_asked_until_it_answers(server: Server, status: int) -> None:
-    rng = random.Random(status)
-
-    def answer(path: str, body: dict[str, Any], number: int) -> Reply:
-        if rng.random() < 0.3:
-            return status, b"<html>busy</html>"
-        return 200, json.dumps({"result": [[{"id": body["queries"][0], "text": "t"}]]}).encode()
-
-    server.answer = answer
-    with HttpRetriever(server.url, tries=10, backoff_s=0) as client, ThreadPoolExecutor(8) as threads:
-        found = threads.map(lambda n: client.retrieve([str(n)], 1)[0][0].document.id, range(100))
-        assert list(found) == [str(n) for n in range(100)]
 
 
 def test_html_500(server: Server, client: HttpRetriever) -> None:
@@ -309,34 +267,6 @@ def test_wrong_schema_of_pages(server: Server, client: HttpRetriever) -> None:
         server.result(result)
         with pytest.raises(HttpError, match="/access"):
             client.access(["u"])
-
-
-def test_refused() -> None:
-    url = free_url()
-    with (
-        HttpRetriever(url, tries=2, backoff_s=0) as client,
-        pytest.raises(HttpError, match=r"no connection .*\(try 2\)") as caught,
-    ):
-        client.retrieve(["q"], 1)
-    assert (caught.value.kind, caught.value.status, caught.value.body_head) == ("refused", None, "")
-    assert url in str(caught.value)
-    assert "no reply" in str(caught.value)
-
-
-def test_hang(server: Server) -> None:
-    def hang(path: str, body: dict[str, Any], number: int) -> Reply:
-        server.stopping.wait(5)
-        return 0, b""
-
-    server.answer = hang
-    start = time.monotonic()
-    with (
-        HttpRetriever(server.url, timeout_s=0.05, tries=2, backoff_s=0) as client,
-        pytest.raises(HttpError, match=r"no whole reply within 0\.05 s \(try 2\)") as caught,
-    ):
-        client.retrieve(["q"], 1)
-    assert caught.value.kind == "timeout"
-    assert time.monotonic() - start < 3
 
 
 def test_health(server: Server, client: HttpRetriever) -> None:

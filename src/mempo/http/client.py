@@ -27,6 +27,7 @@ from mempo.http.retry import ONCE, retried, retry_after_s
 from mempo.http.secrets import Redactor
 from mempo.http.threads import background_loop, wait_for
 from mempo.http.transport import Connections, DirectConnections, ProxiedConnections, Reply, Resolver
+from mempo.rollout.waits import asking
 
 T = TypeVar("T")
 Read = Callable[[Any], T]
@@ -121,6 +122,7 @@ class HttpClient:
         pool = await self._pool()
         async with pool.turns:
             self.counts["requests"] += 1
+            asking(self._service, url)
             try:
                 async with asyncio.timeout(within_s):
                     reply = await pool.connections.send(method, url, content)
