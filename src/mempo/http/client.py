@@ -23,6 +23,7 @@ from yarl import URL
 
 from mempo.config.tools import RetrySettings
 from mempo.http.addresses import RESOLVING, Resolver, ThreadResolver, is_literal, system_addresses
+from mempo.http.connections import KeptConnections
 from mempo.http.errors import FailureKind, HttpError, body_head
 from mempo.http.retry import ONCE, retried, retry_after_s
 from mempo.http.secrets import Redactor
@@ -216,7 +217,7 @@ class HttpClient:
     def _session(self) -> aiohttp.ClientSession:
         keep = {"keepalive_timeout": _KEPT_S} if self._resolve is None else {"force_close": True}
         resolver = ThreadResolver(self._resolve or system_addresses)
-        connector = aiohttp.TCPConnector(limit=0, use_dns_cache=False, resolver=resolver, **keep)
+        connector = KeptConnections(limit=0, use_dns_cache=False, resolver=resolver, **keep)
         return aiohttp.ClientSession(
             connector=connector,
             headers=self._headers,
