@@ -28,6 +28,7 @@ from mempo.errors import UserError
 from mempo.progress import say
 from mempo.rollout.render import Renderer
 from mempo.run.prompt_date import with_saved_date, with_todays_date
+from mempo.run.trackers import check_trackers
 from mempo.run.train import fingerprints
 from mempo.setup import Data, advantage_function, check_window, custom_score, load_data, make_agent, make_tools
 from mempo.storage.files import write_atomic
@@ -37,7 +38,7 @@ from mempo.storage.run_folder import RunFolder
 MAY_CHANGE = (
     *("cluster.micro_batch_tokens", "cluster.score_batch_tokens", "cluster.gpu_memory_fraction"),
     *("cluster.agent_workers", "cluster.offload_parameters", "cluster.offload_optimizer", "cluster.test_every"),
-    *("cluster.keep_checkpoints", "cluster.loggers", "cluster.project", "model.gradient_checkpointing"),
+    *("cluster.keep_checkpoints", "track", "cluster.loggers", "cluster.project", "model.gradient_checkpointing"),
     "rl.max_failed_share",
 )
 """Keys that a resumed run may have other values of: they change memory and speed, never the result. verl's own of that
@@ -84,7 +85,7 @@ def launch(
     free = may_change(run, config)
     run.check(resolved.plain(), resume, completed, free)
     done = resumable_step(run, config) if resume else 0
-    for check_own in (advantage_function, custom_score):
+    for check_own in (advantage_function, custom_score, check_trackers):
         check_own(config)
     failed = [] if skip_checks else failures(list(quick_checks(resolved, machine, address)))
     for check in failed:

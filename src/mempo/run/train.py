@@ -32,6 +32,7 @@ from mempo.progress import say
 from mempo.rollout.render import Renderer, prompt_probe
 from mempo.rollout.tokenizer import Tokenizer
 from mempo.run.prompt_date import with_saved_date, with_todays_date
+from mempo.run.trackers import check_trackers, tracked
 from mempo.setup import (
     Data,
     advantage_function,
@@ -89,7 +90,7 @@ def train(resolved: Resolved, resume: bool, console: Console) -> Path:
     if resume:
         resolved = with_saved_date(resolved, run.path)
     run.check(resolved.plain(), resume, completed, may_change(_newest_stage(run)))
-    with run.locked():
+    with run.locked(), tracked(run, resolved.config.track):
         return _train(resolved, run, resume, console)
 
 
@@ -118,6 +119,7 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
         _refuse_nothing_left(run, newest, old, resolved.config)
     config, began = resolved.config, time.monotonic()
     own_advantages, score_of_user = advantage_function(config), custom_score(config)
+    check_trackers(config)
     if config.cluster is not None and config.rl.steps:
         raise UserError(
             f"this configuration is for {config.cluster.gpus} GPUs under verl (cluster.*); start it with mempo cluster "
