@@ -356,8 +356,10 @@ def study(
     from mempo.study.run import StudyOptions, run_study
 
     options = StudyOptions(out, tuple(only or ()), workers, full, dry_run, tuple(overrides or ()))
+    from mempo.cli.study_run import with_report
+
     with stoppable(lambda: "runs that ended and checkpoints of the others are kept; the same command resumes"):
-        run_study(file, options, console(quiet))
+        run_study(file, options, console(quiet), with_report)
 
 
 @app.command("config")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,8 @@ from mempo.study.table import markdown, on_screen
 from mempo.study.watch import Watch
 from mempo.study.work import Failure, work
 
+Work = Callable[[Task], Record | Failure]
+
 
 @dataclass(frozen=True)
 class StudyOptions:
@@ -38,8 +40,9 @@ class StudyOptions:
     settings: tuple[str, ...] = ()
 
 
-def run_study(source: str, options: StudyOptions, console: Console) -> list[Record]:
-    """The results of the study's runs, those made now and those that were there.
+def run_study(source: str, options: StudyOptions, console: Console, make: Work | None = None) -> list[Record]:
+    """The results of the study's runs, those made now and those that were there. `make` makes a run, in a process of
+    its own where several are at work; None: `work`.
 
     Raises:
         UserError: what is wrong with the file, before anything runs; or runs that failed, after all others were made.
@@ -60,7 +63,7 @@ def run_study(source: str, options: StudyOptions, console: Console) -> list[Reco
         f"another process is at work on the study in {out}; wait for it, or choose another --out",
     ):
         _mark_as_study(out)
-        failures = _make(tasks, out, min(workers, len(tasks)), console)
+        failures = _make(tasks, out, min(workers, len(tasks)), console, make or work)
         done = _report(name, study, every, out, console)  # with what other calls have made
     if failures:
         task, reason = failures[0]
@@ -84,7 +87,7 @@ def _refuse_foreign(out: Path) -> None:
         raise UserError(f"--out {out} holds files that are no study's (no {RESULTS}); choose another folder")
 
 
-def _make(tasks: Sequence[Task], out: Path, workers: int, console: Console) -> list[tuple[Task, str]]:
+def _make(tasks: Sequence[Task], out: Path, workers: int, console: Console, make: Work) -> list[tuple[Task, str]]:
     """Make what is missing; runs that failed, with the reason."""
     done = set(read_records(out))
     waiting = [task for task in tasks if task.key not in done]
@@ -94,7 +97,7 @@ def _make(tasks: Sequence[Task], out: Path, workers: int, console: Console) -> l
         say(console, f"each run writes all that it says into a .log of its own in {out / 'runs'}")
     made = cached
     with (
-        make_pool(workers, work) as pool,
+        make_pool(workers, make) as pool,
         Progress(console, "study", len(tasks), "run", cached) as progress,
         Watch(progress, cached) as watch,
     ):
