@@ -31,7 +31,7 @@ from timing import alternate, clock, ratio, spread
 from trl_side import TrlProcess
 
 from mempo.config.rewards import MemorySettings, OutcomeSettings
-from mempo.config.train import CreditSettings, OptimSettings, RlSettings
+from mempo.config.train import AdvantageSettings, OptimSettings, RlSettings
 from mempo.engine.batcher import BatchingSampler
 from mempo.engine.policy import Policy
 from mempo.engine.prefix_forward import SharedForward
@@ -98,7 +98,7 @@ class Ours:
             Updater(policy, OptimSettings(lr=LR)),
             OutcomeSettings(format_gate=not one_turn),
             MemorySettings(baseline=baseline),  # type: ignore[arg-type]
-            CreditSettings(),
+            AdvantageSettings(),
             0,
             custom_score=every_other if one_turn else None,
         )
@@ -124,7 +124,7 @@ class Ours:
         forwarded.append(self._forward.work.tokens)
         scored = score_batch(setup.scoring(settings.memory_signal), questions, trajectories, setup.scorer)
         batch = scored.counted(settings.rollouts_per_question)
-        rows = training_rows(batch, batch_advantages(batch, setup.credit, setup.memory))
+        rows = training_rows(batch, batch_advantages(batch, setup.advantages, setup.memory))
         times.append(clock(self._device))
         forwarded.append(self._forward.work.tokens)
         update = update_policy(setup.updater, rows, settings, LR)

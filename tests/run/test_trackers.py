@@ -268,7 +268,7 @@ def test_no_secret_is_in_what_a_tracker_is_told_of_the_configuration(monkeypatch
     monkeypatch.setenv("SOME_API_KEY", "zq8-zq8-zq8")
     monkeypatch.setenv("SOME_API", "harmless-value")
     plain = {
-        "data": {"world_options": {"api_key": "abc", "note": "use zq8-zq8-zq8", "list": ["zq8-zq8-zq8"]}},
+        "data": {"environment_options": {"api_key": "abc", "note": "use zq8-zq8-zq8", "list": ["zq8-zq8-zq8"]}},
         "server": {"url": "http://me:hunter22@host:1", "tokenizer": "bytes"},
         "limits": {"max_turn_tokens": 24},
         "plain": "harmless-value",
@@ -276,7 +276,7 @@ def test_no_secret_is_in_what_a_tracker_is_told_of_the_configuration(monkeypatch
         "none": None,
     }
     told = redacted(plain)
-    assert told["data"]["world_options"] == {
+    assert told["data"]["environment_options"] == {
         "api_key": "[redacted]",
         "note": "use [redacted]",
         "list": ["[redacted]"],

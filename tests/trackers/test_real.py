@@ -24,7 +24,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     monkeypatch.chdir(tmp_path)
     run = RunFolder(tmp_path / "run")
     run.path.mkdir()
-    config = {"seed": 0, "rl": {"steps": 6}, "data": {"world_options": {"name": SECRET}}}
+    config = {"seed": 0, "rl": {"steps": 6}, "data": {"environment_options": {"name": SECRET}}}
     (run.path / "config.yaml").write_text(dump_yaml(config), encoding="utf-8")
     every = ("tensorboard", "wandb", "trackio", "mlflow")
     with tracked(run, every):

@@ -10,7 +10,7 @@ from typing import Any
 
 from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.config.rollout import DecodingSettings
-from mempo.config.train import CreditSettings, LossSettings, OptimSettings, RlSettings
+from mempo.config.train import AdvantageSettings, LossSettings, OptimSettings, RlSettings
 from mempo.engine.policy import Policy
 from mempo.engine.scorer import LocalScorer
 from mempo.engine.update import Updater
@@ -88,7 +88,7 @@ def outcome_of(score: float | None) -> OutcomeScore:
     return OutcomeScore(score, None, True, {}, None if score is not None else "error")
 
 
-PLAIN_CREDIT = CreditSettings(normalize_std=False)
+PLAIN_ADVANTAGES = AdvantageSettings(normalize_std=False)
 PLAIN_MEMORY = MemorySettings(min_pool=2, normalize_std=False, fade_batches=None)
 
 
@@ -134,7 +134,7 @@ def setup(
         updater=Updater(policy, OptimSettings(lr=1e-2), loss, reference),
         outcome=OutcomeSettings(format_gate=False),
         memory=memory or MemorySettings(),
-        credit=CreditSettings(),
+        advantages=AdvantageSettings(),
         seed=seed,
     )
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mempo.config.train import CreditSettings
+from mempo.config.train import AdvantageSettings
 from mempo.train import advantages
 from mempo.train.pools import EPS, MemoryAdvantages, memory_advantages
 
@@ -30,7 +30,7 @@ def known(rewards: Rewards) -> dict[tuple[int, int], float]:
     return {(i, t): r for i, rollout in enumerate(rewards) for t, r in rollout.items() if r is not None}
 
 
-def outcome_advantages(scores: Sequence[float], settings: CreditSettings) -> list[float]:
+def outcome_advantages(scores: Sequence[float], settings: AdvantageSettings) -> list[float]:
     return advantages.outcome_advantages(scores, settings).values
 
 
@@ -47,8 +47,8 @@ def times(rewards: Rewards, factor: float) -> list[dict[int, float | None]]:
 
 @given(SCORES, st.integers(-300, 300))
 def test_a_common_shift_of_scores_changes_nothing(scores: list[float], shift: int) -> None:
-    moved = outcome_advantages([score + shift / 64 for score in scores], CreditSettings())
-    assert moved == pytest.approx(outcome_advantages(scores, CreditSettings()), rel=1e-9, abs=1e-9)
+    moved = outcome_advantages([score + shift / 64 for score in scores], AdvantageSettings())
+    assert moved == pytest.approx(outcome_advantages(scores, AdvantageSettings()), rel=1e-9, abs=1e-9)
 
 
 @given(SCORES, st.integers(-8, 8))
@@ -56,8 +56,8 @@ def test_scores_and_eps_on_another_scale_give_the_same_advantages(scores: list[f
     factor = 2.0**power
     std = statistics.stdev(scores) if len(set(scores)) > 1 else 1.0
     moved_by = (std + EPS) / (std + EPS / factor)
-    scaled = outcome_advantages([score * factor for score in scores], CreditSettings())
-    assert scaled == pytest.approx([a * moved_by for a in outcome_advantages(scores, CreditSettings())], rel=1e-9)
+    scaled = outcome_advantages([score * factor for score in scores], AdvantageSettings())
+    assert scaled == pytest.approx([a * moved_by for a in outcome_advantages(scores, AdvantageSettings())], rel=1e-9)
 
 
 @given(GROUPS, POOLS, st.integers(-8, 8))
@@ -131,7 +131,7 @@ def test_the_better_note_of_a_pool_never_gets_less(rewards: Rewards, normalize_s
 @given(SCORES)
 def test_no_advantage_exceeds_what_one_outlier_can_have(scores: list[float]) -> None:
     n = len(scores)
-    largest = max(abs(a) for a in outcome_advantages(scores, CreditSettings()))
+    largest = max(abs(a) for a in outcome_advantages(scores, AdvantageSettings()))
     assert largest <= (n - 1) / math.sqrt(n) + 1e-9
 
 
@@ -149,7 +149,7 @@ def test_without_std_differences_of_rewards_stay(rewards: Rewards, pool: Any) ->
 
 @given(SCORES)
 def test_without_std_differences_of_scores_stay(scores: list[float]) -> None:
-    a = outcome_advantages(scores, CreditSettings(normalize_std=False))
+    a = outcome_advantages(scores, AdvantageSettings(normalize_std=False))
     assert [x - a[0] for x in a] == pytest.approx([s - scores[0] for s in scores], abs=1e-12)
 
 
@@ -162,7 +162,7 @@ def test_equal_rewards_of_any_value_give_exactly_0(
     made = memory_advantages(group, pool=pool, small_pool=small_pool)
     assert set(flat(made).values()) == {0.0}
     assert made.given == rollouts * turns
-    assert outcome_advantages([value] * rollouts, CreditSettings()) == [0.0] * rollouts
+    assert outcome_advantages([value] * rollouts, AdvantageSettings()) == [0.0] * rollouts
 
 
 EXTREME = st.floats(-1e100, 1e100) | st.sampled_from([5e-324, -5e-324, 1e100, -1e100, 0.0, -0.0])
@@ -175,7 +175,7 @@ def test_extreme_values_never_give_nan(values: list[float], normalize_std: bool,
         made = memory_advantages(group, pool=pool, normalize_std=normalize_std, small_pool=small_pool)
         assert len(flat(made)) == 2 * len(values)
         assert all(map(math.isfinite, flat(made).values()))
-    assert all(map(math.isfinite, outcome_advantages(values, CreditSettings(normalize_std=normalize_std))))
+    assert all(map(math.isfinite, outcome_advantages(values, AdvantageSettings(normalize_std=normalize_std))))
 
 
 # --- who is in a pool ----------------------------------------------------------------------------------------------

@@ -157,7 +157,7 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
             resolved = with_saved_date(resolved, source.parents[1] if in_run else source)
         resolved = with_todays_date(resolved, tokenizer)
         config = resolved.config
-    agent = make_agent(config, tokenizer, tools, data.world)  # before the model: it may refuse
+    agent = make_agent(config, tokenizer, tools, data.environment)  # before the model: it may refuse
     in_rl = newest is not None and newest.stage == "rl"
     learns = config.sft.steps and not in_rl and not config.start
     demonstrated = sft_rows(config, data, agent, console) if learns else None  # before the model: they may be refused
@@ -211,7 +211,7 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
             updater=Updater(policy, config.rl.optim, config.rl.loss, reference if anchored else None),
             outcome=config.reward,
             memory=config.memory,
-            credit=config.credit,
+            advantages=config.advantages,
             seed=config.seed if config.rl.seed is None else config.rl.seed,
             custom_score=score_of_user,
             own_advantages=own_advantages,

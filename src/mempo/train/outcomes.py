@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mempo.config.train import CreditSettings
+from mempo.config.train import AdvantageSettings
 from mempo.train.pools import against, finite
 
 
@@ -23,7 +23,7 @@ class OutcomeAdvantages:
     zero_spread: bool
 
 
-def outcome_advantages(scores: Sequence[float], settings: CreditSettings) -> OutcomeAdvantages:
+def outcome_advantages(scores: Sequence[float], settings: AdvantageSettings) -> OutcomeAdvantages:
     """Outcome advantages of one group of scores `[rollouts]`.
 
     A group of one has nothing to compare it with: the advantage is 0, and a warning says so (once, by Python's default

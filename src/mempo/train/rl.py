@@ -17,7 +17,7 @@ from rich.console import Console
 
 from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.config.rollout import DecodingSettings
-from mempo.config.train import CreditSettings, RlSettings
+from mempo.config.train import AdvantageSettings, RlSettings
 from mempo.engine.optimizer import learning_rate
 from mempo.engine.update import TrainRow, Updater
 from mempo.errors import UserError
@@ -60,7 +60,7 @@ class RlSetup:
     updater: Updater
     outcome: OutcomeSettings
     memory: MemorySettings
-    credit: CreditSettings
+    advantages: AdvantageSettings
     seed: int
     custom_score: CustomScore | None = None
     own_advantages: AdvantageFunction | None = None
@@ -70,7 +70,7 @@ class RlSetup:
         return Scoring(
             outcome=self.outcome,
             memory=self.memory,
-            credit=self.credit,
+            advantages=self.advantages,
             tokenizer=self.agent.renderer.tokenizer,
             window_tokens=self.updater.policy.window,
             memory_signal=memory_signal,
@@ -123,7 +123,7 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
             progress.part("scoring")
             scored = score_batch(scoring, questions, trajectories, setup.scorer, setup.reference)
             batch = scored.counted(group_size, step)
-            advantages = batch_advantages(batch, setup.credit, setup.memory, setup.own_advantages, silence)
+            advantages = batch_advantages(batch, setup.advantages, setup.memory, setup.own_advantages, silence)
             clock.lap("memory_reward")
 
             rows = training_rows(batch, advantages)
