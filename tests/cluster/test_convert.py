@@ -213,7 +213,8 @@ def test_a_named_configuration_must_be_ours(tmp_path: Path) -> None:
 def test_eval_takes_the_converted_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step_folder(tmp_path / "run" / "checkpoints", POLICY)
     config = (
-        "{model: {path: gone, device: cpu, threads: 1}, data: {environment: atlas, environment_options: {subset: toy}}, "
+        "{model: {path: gone, device: cpu, threads: 1}, data: {environment: atlas, "
+        "environment_options: {subset: toy}}, "
         "limits: {max_turns: 1, max_turn_tokens: 8, max_context_tokens: 512}, evaluate: {questions: 1}}"
     )
     (tmp_path / "run" / "config.yaml").write_text(config)

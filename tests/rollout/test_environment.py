@@ -1,4 +1,4 @@
-"""Environments to act in: action tags of their own in the language of a turn, and tools with a state for every rollout."""
+"""Environments to act in: action tags of their own in the language of a turn, tools with a state for every rollout."""
 
 from __future__ import annotations
 

@@ -395,9 +395,9 @@ def test_rollouts_are_saved_as_often_as_asked(tmp_path: Path) -> None:
 def test_saved_rollouts_tell_the_advantages_of_outcome_and_notes(tmp_path: Path) -> None:
     trained(setup(Speaker(wandering), questions(4)), tmp_path, steps=1, questions_per_step=4)
     [file] = sorted((tmp_path / "run" / "rollouts").glob("step-*.jsonl"))
-    trajectories, lines, advantages = load_rollouts(file, TOKENIZER, agent().grammar)
+    trajectories, lines, saved = load_rollouts(file, TOKENIZER, agent().grammar)
     credited = 0
-    for trajectory, line, values in zip(trajectories, lines, advantages, strict=True):
+    for trajectory, line, values in zip(trajectories, lines, saved, strict=True):
         notes = {note["turn"]: note["advantage"] for note in line["notes"] if note["advantage"] is not None}
         told = {
             segment.turn: row_advantages(trajectory, row, line["advantage"], notes)[segment.start : segment.stop]

@@ -29,7 +29,7 @@ from mempo.cli.view import view
 from mempo.config.addresses import masked
 from mempo.errors import UserError
 from mempo.progress import say
-from mempo.storage.stopping import stoppable
+from mempo.storage.stopping import quiet_interrupt, stoppable
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -536,15 +536,16 @@ def maze(
 
 def main() -> None:
     """Entry point: a `UserError` is one clear line and exit code 2; a signal ends with 128 and its number."""
-    try:
-        app()
-    except UserError as error:
-        typer.echo(f"mempo: {masked(str(error))}", err=True)
-        sys.exit(2)
-    except OSError as error:  # a folder that cannot be written, a full disk
-        where = f" ({error.filename})" if error.filename else ""
-        typer.echo(f"mempo: {error.strerror or str(error) or type(error).__name__}{where}", err=True)
-        sys.exit(2)
+    with quiet_interrupt():
+        try:
+            app()
+        except UserError as error:
+            typer.echo(f"mempo: {masked(str(error))}", err=True)
+            sys.exit(2)
+        except OSError as error:  # a folder that cannot be written, a full disk
+            where = f" ({error.filename})" if error.filename else ""
+            typer.echo(f"mempo: {error.strerror or str(error) or type(error).__name__}{where}", err=True)
+            sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -103,8 +103,8 @@ def launch(
             resume = False  # what an earlier start left is no more than its configuration
             resolved = with_todays_date(resolved, renderer.tokenizer)
             renderer = Renderer(renderer.tokenizer, resolved.config.prompt)
-        run.begin(resolved.plain(), resume, completed, free)
         run.refuse_other_data(fingerprints(data, renderer), resume)
+        run.begin(resolved.plain(), resume, completed, free)
         folder = run.path.absolute()
         write_questions(folder / "data" / "train.parquet", data.train, source=_source(config))
         if data.test:

@@ -21,7 +21,7 @@ Tracker = Literal["tensorboard", "wandb", "trackio", "mlflow"]
 
 
 class Config(Settings):
-    """Everything a run depends on."""
+    """All settings of a run, as nested attributes such as `config.rl.steps`; docs/settings.md lists them."""
 
     short_forms: ClassVar = {"reward": "score", "advantages": "function", "memory": "preset"}
 

@@ -96,8 +96,8 @@ class ExpertSettings(Settings):
     open: str = "\nopen: {queries}"
     """What follows the facts while something is open; empty leaves it out."""
     think_search: str = "next: {query}"
-    """The thought before anything but an answer; `{query}` is what is searched for, or where an expert of an environment is
-    going; such experts may fill in more."""
+    """The thought before anything but an answer; `{query}` is what is searched for, or where an expert of an
+    environment is going; such experts may fill in more."""
     think_answer: str = "all done"
     """The thought before an answer."""
     joiner: str = "; "

@@ -187,7 +187,13 @@ class Updater:
             self.policy.version += 1  # first: a step that fails half-way leaves weights of no version before
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return {"update/grad_norm": norm, "update/lr": lr, "update/skipped": float(not finite)}
+        thrown_away = float(not finite)
+        return {
+            "update/grad_norm": norm,
+            "update/lr": lr,
+            "update/skipped": thrown_away,
+            "update/not_finite": thrown_away,
+        }
 
 
 def shares(rows: Sequence[Row], parts: Sequence[SharedBatch]) -> dict[str, float]:

@@ -32,6 +32,7 @@ from mempo.rollout.question import Question
 from mempo.rollout.render import Renderer
 from mempo.rollout.tokenizer import Decoded, Tokenizer
 from mempo.rollout.trajectory import GenerationStop, StopReason, Trajectory, Turn
+from mempo.rollout.waits import Waiting
 
 T = TypeVar("T")
 
@@ -195,7 +196,8 @@ async def rollout(
             seed=noise_seed(*job.key, job.question.id, job.rollout, index),
         )
         try:
-            generation = await sampler.generate(prompt_ids + forced, sampling)
+            with Waiting(job.question.id, job.rollout, index, "the policy", local=True):
+                generation = await sampler.generate(prompt_ids + forced, sampling)
         except SamplerError as error:
             return done(StopReason.SAMPLER_ERROR, error=str(error))
         turn = read_turn(agent, index, prompt_ids, forced, generation, decoding.temperature or 1.0)
@@ -212,7 +214,8 @@ async def rollout(
             return done(StopReason.MALFORMED)
         if index + 1 == limits.max_turns:
             return done(StopReason.TURN_LIMIT)
-        result = await answer_action(agent, tools, turn.parsed)
+        with Waiting(job.question.id, job.rollout, index, turn.parsed.action.kind if turn.parsed.action else "nothing"):
+            result = await answer_action(agent, tools, turn.parsed)
         error = result.notice if result.error == ToolErrorKind.UNAVAILABLE else None
         after_eos = not agent.renderer.tokenizer.eos_ids.isdisjoint(turn.generated_ids[-1:])
         observation = agent.renderer.observation(result, limits.max_obs_tokens, after_eos)

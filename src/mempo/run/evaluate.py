@@ -48,6 +48,9 @@ from mempo.storage.append import refuse_lost_arrays
 from mempo.storage.files import write_atomic
 from mempo.storage.run_folder import RunFolder
 
+_MOST_FAILED = 0.8
+"""A larger share of failed rollouts leaves no sample of the policy (`rl.max_failed_share` in training)."""
+
 
 @dataclass(frozen=True)
 class Opened:
@@ -312,11 +315,13 @@ def _report(folder: EvalFolder, names: Sequence[str], config: Config, console: C
     write_tables(report, folder.path / "tables", parts=parts)
     print_report(report, title_of(config), console, parts=parts)
     lines = [line for name in names for line in entries[name].lines]
-    if lines and all(line["is_error"] for line in lines):
-        reason = next((line["error"] for line in reversed(lines) if line.get("error")), "no message")
+    failed = [line for line in lines if line["is_error"]]
+    if len(failed) > _MOST_FAILED * len(lines):
+        reason = next((line["error"] for line in reversed(failed) if line.get("error")), "no message")
+        count = f"all {len(lines)}" if len(failed) == len(lines) else f"{len(failed)} of {len(lines)}"
         raise UserError(
-            f"all {len(lines)} rollouts failed for infrastructure reasons, the last with: {reason}; fix it and play "
-            "them again with --retry-errors"
+            f"{count} rollouts failed for infrastructure reasons, the last with: {reason}; fix it and play them again "
+            "with --retry-errors"
         )
     return measures[entries[names[0]].label]
 

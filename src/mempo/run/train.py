@@ -166,11 +166,10 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
         policy = add_lora(policy, config.model.lora, config.seed, _lasting(origin))
     asked_otherwise = resume and old["evaluate"]["questions"] != config.evaluate.questions
     marks = fingerprints(data, agent.renderer)
-    if resume:  # before the configuration is written again
-        run.refuse_other_data(marks, resume, ("test questions",) if asked_otherwise else ())
-    run.begin(resolved.plain(), resume, completed, free)  # not earlier: what failed until here leaves nothing behind
-    if not resume:
-        run.refuse_other_data(marks, resume)
+    # Before the configuration: a resumed run may be refused, and one that begins says whose folder it is. Not earlier:
+    # what failed until here leaves nothing behind.
+    run.refuse_other_data(marks, resume, ("test questions",) if asked_otherwise else ())
+    run.begin(resolved.plain(), resume, completed, free)
     if resume:
         for remark in remarks(old, config, newest.stage if newest else None, newest.step if newest else 0):
             say(console, remark)

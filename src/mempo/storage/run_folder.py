@@ -29,7 +29,8 @@ from mempo.config.yaml_text import dump_yaml
 from mempo.errors import UserError
 from mempo.storage.atomic import atomic_folder, lone_process, remove_atomic
 from mempo.storage.files import append_line, dump_line, read_lines, write_atomic
-from mempo.storage.read_files import PUT_BACK, exists, read_json, read_yaml
+from mempo.storage.former_names import metrics_today
+from mempo.storage.read_files import PUT_BACK, DamagedFile, exists, read_json, read_yaml
 
 Completed = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 _SHOWN, _SHOWN_CHARS = 12, 90
@@ -138,7 +139,7 @@ class RunFolder:
 
     def _refuse_foreign(self) -> None:
         """Files that a run would write over, in a folder in which none was ever started."""
-        if (self.path / "config.yaml").is_file() and (self.path / "data.json").is_file():
+        if (self.path / "data.json").is_file() and ((self.path / "config.yaml").is_file() or self._marks_are_ours()):
             return  # what a start left that failed
         there = [name for name in ("config.yaml", *_OWN) if exists(self.path / name)]
         corpus = self.path / "data" / "corpus"
@@ -149,6 +150,14 @@ class RunFolder:
                 f"{self.path} holds {', '.join(there)}, which a run would write over; choose another folder with "
                 "output=…, or move them away"
             )
+
+    def _marks_are_ours(self) -> bool:
+        """Whether `data.json`, the first file of a run, was written by one: a start that was killed may have left it
+        alone."""
+        try:
+            return PROMPTS in read_json(self.path / "data.json", _FINGERPRINTS, "")
+        except DamagedFile:
+            return False
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -220,7 +229,7 @@ class RunFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         remedy = "take that line out, or move the file away to go on without the measures so far"
-        return read_lines(self.path / "metrics.jsonl", _METRICS, remedy)
+        return [metrics_today(line) for line in read_lines(self.path / "metrics.jsonl", _METRICS, remedy)]
 
     def forget_after(self, stage: str, step: int, stages: tuple[str, ...]) -> None:
         """Drop measures of steps that a resumed run will do again: later steps of `stage`, and all later stages."""

@@ -31,6 +31,7 @@ from mempo.storage.run_folder import RunFolder
 from mempo.train.advantages import AdvantageFunction, batch_advantages
 from mempo.train.batch import advantages_by_turn, rollout_jobs, training_rows
 from mempo.train.checkpoint import Rescue, last_checkpoint, load_optimizer_state, load_silence, save_state
+from mempo.train.finite import FiniteSteps
 from mempo.train.score_batch import Scoring, score_batch
 
 SHOWN = {
@@ -44,7 +45,7 @@ SHOWN = {
 """The measures that a person sees of each step, and how they are called there."""
 UPDATE_MEASURES = (
     *("loss", "policy", "ratio", "clip_fraction", "k3", "k3_old", "entropy", "grad_norm", "lr"),
-    *("padding_share", "prefix_share"),
+    *("padding_share", "prefix_share", "not_finite"),
 )
 
 
@@ -95,6 +96,7 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
     resumed = last_checkpoint(run, "rl")
     done = load_optimizer_state(resumed, updater.optimizer) if resumed else 0
     silence = load_silence(resumed) if resumed else ()
+    finite = FiniteSteps(run, "rl", done)
 
     def save(step: int) -> object:
         return save_state(run, "rl", step, policy, updater.optimizer, silence)
@@ -138,7 +140,8 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
             run.log("rl", step, metrics)
             progress.step(step, step_summary(metrics))
             silence = advantages.silence  # not earlier: a step that fails before this is not done
-            rescue.finished(step, due=step % settings.save_every == 0 or step == settings.steps)
+            good = finite.step(step, metrics)
+            rescue.finished(step, due=(good and step % settings.save_every == 0) or step == settings.steps)
 
 
 def update_policy(

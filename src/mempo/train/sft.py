@@ -21,6 +21,7 @@ from mempo.storage.run_folder import RunFolder
 from mempo.train.batch import take
 from mempo.train.checkpoint import Rescue, last_checkpoint, load_optimizer_state, save_state
 from mempo.train.expert_rollouts import Demo
+from mempo.train.finite import FiniteSteps
 
 RowSource = Callable[[int], Sequence[Row]]
 """`rows_at(step)`: the rows of a step, the same whenever it is asked."""
@@ -63,6 +64,8 @@ def train_sft(policy: Policy, rows_at: RowSource, settings: SftSettings, run: Ru
     resumed = last_checkpoint(run, "sft")
     done = load_optimizer_state(resumed, updater.optimizer) if resumed else 0
 
+    finite = FiniteSteps(run, "sft", done)
+
     def save(step: int) -> object:
         return save_state(run, "sft", step, policy, updater.optimizer, keep_every=settings.keep_every)
 
@@ -78,5 +81,6 @@ def train_sft(policy: Policy, rows_at: RowSource, settings: SftSettings, run: Ru
             run.log("sft", step + 1, metrics)
             progress.step(step + 1, f"loss {metrics['loss']:.3g}" if "loss" in metrics else "")
             every = [settings.save_every, *([settings.keep_every] if settings.keep_every else [])]
-            due = step + 1 == settings.steps or any((step + 1) % n == 0 for n in every)
+            good = finite.step(step + 1, metrics)
+            due = step + 1 == settings.steps or (good and any((step + 1) % n == 0 for n in every))
             rescue.finished(step + 1, due=due)

@@ -43,8 +43,8 @@ def chat(resolved: Resolved, model_path: str | None, console: Console, show_cont
             data = load_data(config, Path(work), train_too=False)
             if isinstance(data.environment, InteractiveEnvironment):
                 raise UserError(
-                    f"the environment {data.environment.name} plays questions that it drew itself, so none can be typed; "
-                    "use mempo eval and mempo view"
+                    f"the environment {data.environment.name} plays questions that it drew itself, so none can be "
+                    "typed; use mempo eval and mempo view"
                 )
             agent = agents_of(config, specs_of(config)[:1], opened, data)[0]
             sampler, _ = opened.load()

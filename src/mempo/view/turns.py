@@ -11,6 +11,7 @@ import numpy as np
 from mempo.rollout.protocol import scan
 from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import GenerationStop, Observation, Trajectory, Turn
+from mempo.storage.former_names import note_today
 from mempo.view.rollouts import gold_answers, known, p_of
 from mempo.view.text import Piece, changes, marked, visible
 
@@ -64,7 +65,7 @@ def turn_views(
 ) -> list[TurnView]:
     """The turns of a rollout. `advantages` `{turn: [generated]}`."""
     gold = gold_answers(facts)
-    notes = [note for note in facts.get("notes") or () if isinstance(note, dict)]
+    notes = [note_today(note) for note in facts.get("notes") or () if isinstance(note, dict)]
     scored = {note["turn"]: note for note in notes if isinstance(note.get("turn"), int)}
     top = max((abs(a) for values in advantages.values() for a in values), default=0.0)
     at = facts.get("advantage_at")
