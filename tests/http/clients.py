@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mempo.config.server import ServerSettings
-from mempo.config.tools import WebPageSettings, WebSearchSettings
+from mempo.config.tools import RetrySettings, WebPageSettings, WebSearchSettings
 from mempo.engine.server.capabilities import Capabilities
 from mempo.engine.server.client import OpenAIClient
 from mempo.engine.server.sampler import OpenAISampler
@@ -18,7 +18,6 @@ from mempo.evaluate.llm_judge import Asked, Judge, JudgeSettings
 from mempo.retrieval.client import HttpRetriever, token_from_environment
 from mempo.rollout.interfaces import SamplerError, SamplingParams, Tool
 from mempo.tools.access import AccessSettings, AccessTool
-from mempo.tools.retrying import RetrySettings
 from mempo.tools.search import SearchSettings, SearchTool
 from mempo.tools.web import ApiReader, DirectReader, WebPages
 from mempo.tools.web_search import SerperProvider, WebSearch

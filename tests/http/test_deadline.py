@@ -44,7 +44,7 @@ def test_the_look_up_of_a_name_is_part_of_the_request(client: str, monkeypatch: 
         released.wait(20)
         return []
 
-    monkeypatch.setattr("mempo.http.transport.socket.getaddrinfo", hang)
+    monkeypatch.setattr("mempo.http.addresses.socket.getaddrinfo", hang)
     began = time.monotonic()
     try:
         said = CLIENTS[client]("http://some.example:80", TIMEOUT_S)().text
@@ -58,7 +58,7 @@ def test_the_look_up_of_a_name_is_part_of_the_request(client: str, monkeypatch: 
 RETRIEVAL = """
 import asyncio, sys
 from mempo.retrieval.client import HttpRetriever
-from mempo.tools.retrying import RetrySettings
+from mempo.config.tools import RetrySettings
 from mempo.tools.search import SearchSettings, SearchTool
 
 retriever = HttpRetriever(sys.argv[1], timeout_s=0.3, tries=1)
@@ -69,7 +69,7 @@ MODEL = """
 import asyncio, sys
 from mempo.engine.server.client import OpenAIClient
 from mempo.config.server import ServerSettings
-from mempo.tools.retrying import RetrySettings
+from mempo.config.tools import RetrySettings
 
 client = OpenAIClient(ServerSettings(url=sys.argv[1], timeout_s=0.3, retry=RetrySettings(tries=1)))
 for ask in (lambda: client.get_now("/models", str), lambda: asyncio.run(client.post("/completions", {}, str))):
@@ -81,7 +81,7 @@ for ask in (lambda: client.get_now("/models", str), lambda: asyncio.run(client.p
 
 OWN_TOOL = """
 import asyncio, sys, threading
-from mempo.tools.retrying import RetrySettings
+from mempo.config.tools import RetrySettings
 from mempo.tools.search import SearchSettings, SearchTool
 
 class Hangs:

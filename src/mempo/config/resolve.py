@@ -61,10 +61,11 @@ def recipe_names() -> list[str]:
 
 
 def resolve(source: str | None, overrides: Sequence[str] = ()) -> Resolved:
-    """Compose a configuration from a recipe name or YAML file (None: defaults alone) and `key=value` overrides.
+    """Make a configuration from a recipe name, a YAML file or a run folder (None: only the defaults) and `key=value`
+    overrides. The result has `config`, a `Config`, and says where each value came from.
 
     Raises:
-        ConfigError: a file or key that does not exist, a value of the wrong kind, settings that contradict each other.
+        ConfigError: a file or key does not exist, a value has the wrong type, or settings contradict each other.
     """
     layers = [] if source is None else _read_source(source)
     layers += [("command line", parse_override(override)) for override in overrides]

@@ -19,7 +19,7 @@ from mempo.config.train import AdvantageSettings, RlSettings, SftSettings, ToySe
 
 
 class Config(Settings):
-    """Everything a run depends on."""
+    """All settings of a run, as nested attributes such as `config.rl.steps`; docs/settings.md lists them."""
 
     short_forms: ClassVar = {"reward": "score", "advantages": "function", "memory": "preset"}
 
