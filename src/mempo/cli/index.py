@@ -42,7 +42,7 @@ def build(
         typer.Option("--force", help="Replace another index; build although memory is short or a file disagrees."),
     ] = False,
 ) -> None:
-    """Build an index of a corpus; a build that was killed goes on where it stopped (docs/retrieval.md)."""
+    """Build an index of a corpus; a killed build resumes where it stopped (docs/retrieval.md)."""
     from mempo.config.overrides import settings_from
     from mempo.config.retrieval import BuildSettings
 
@@ -50,7 +50,7 @@ def build(
     from mempo.retrieval.build import build_index
 
     began = time.monotonic()
-    kept = "vectors that are made are kept: the same command goes on; what stood in --out is as it was"
+    kept = "finished vectors are kept: the same command resumes; --out is unchanged"
     with stoppable(lambda: kept), _progress() as report:
         built = build_index(corpus, out, settings, report, force)
     typer.echo(

@@ -71,7 +71,7 @@ class ClusterSettings(Settings):
             flat[key] = leaf
         for key in flat:
             if not _KEY.fullmatch(key):
-                raise ValueError(f"{key!r} is no key of verl's; write it dotted, as actor_rollout_ref.rollout.seed")
+                raise ValueError(f"{key!r} is not a key of verl's; write it dotted, as actor_rollout_ref.rollout.seed")
         for key in flat:
             above = next((other for other in flat if other != key and key.startswith(f"{other}.")), None)
             if above is not None:

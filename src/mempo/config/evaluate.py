@@ -110,7 +110,7 @@ def agent_specs(names: Sequence[str], notes: Presence, first_note: Presence, own
     """The agents of several names, in their order.
 
     Raises:
-        ConfigError: an unknown name, one that stands twice, two that would share a file.
+        ConfigError: an unknown name, one that is given twice, two that would share a file.
     """
     specs = [agent_spec(name, notes, first_note, own) for name in names]
     seen: dict[str, str] = {}
@@ -118,7 +118,7 @@ def agent_specs(names: Sequence[str], notes: Presence, first_note: Presence, own
         if spec.file_name in seen:
             other = seen[spec.file_name]
             raise ConfigError(
-                f"agents: {spec.name} stands twice; name every agent once"
+                f"agents: {spec.name} is given twice; name every agent once"
                 if other == spec.name
                 else f"agents: {other} and {spec.name} would share the file {spec.file_name}.jsonl; rename one"
             )

@@ -122,7 +122,9 @@ class PlanSettings(Settings):
     @classmethod
     def _known_context(cls, value: str) -> str:
         if not is_known_context(value):
-            raise ValueError(f"agent_context {value!r} is no built-in context; take the one that is nearest in length")
+            raise ValueError(
+                f"agent_context {value!r} is not a built-in context; take the one that is nearest in length"
+            )
         return value
 
     @model_validator(mode="after")
@@ -135,5 +137,7 @@ class PlanSettings(Settings):
         for name in ("tensor_parallel", "sequence_parallel"):
             size = getattr(self, name)
             if self.gpus % size:
-                raise ValueError(f"gpus {self.gpus} is no multiple of {name} {size}; {-(-self.gpus // size) * size} is")
+                raise ValueError(
+                    f"gpus {self.gpus} is not a multiple of {name} {size}; {-(-self.gpus // size) * size} is"
+                )
         return self

@@ -55,7 +55,7 @@ class PromptSettings(Settings):
         try:
             return day.fromisoformat(value).isoformat()
         except (TypeError, ValueError):
-            raise ValueError(f"{value!r} is no date; write it as 2026-03-01") from None
+            raise ValueError(f"{value!r} is not a date; write it as 2026-03-01") from None
 
 
 class AgentSettings(Settings):

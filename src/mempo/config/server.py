@@ -40,7 +40,7 @@ class ServerSettings(Settings):
     max_concurrent: int = Field(default=64, ge=1)
     """Requests under way at once."""
     retry: RetrySettings = RetrySettings(tries=5, backoff_s=0.5, max_backoff_s=60.0)
-    """For busy servers (429, 5xx), broken connections and replies that are no JSON."""
+    """For busy servers (429, 5xx), broken connections and replies that are not JSON."""
     extra: dict[str, Any] = Field(default_factory=dict)
     """More fields for every request, such as `chat_template_kwargs`."""
 

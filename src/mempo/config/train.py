@@ -205,5 +205,7 @@ class ToySettings(Settings):
     @model_validator(mode="after")
     def _heads_divide(self) -> ToySettings:
         if self.hidden_size % self.heads:
-            raise ValueError(f"toy.hidden_size {self.hidden_size} is no multiple of toy.heads {self.heads}; try 4 or 8")
+            raise ValueError(
+                f"toy.hidden_size {self.hidden_size} is not a multiple of toy.heads {self.heads}; try 4 or 8"
+            )
         return self

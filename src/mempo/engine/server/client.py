@@ -72,5 +72,5 @@ class OpenAIClient:
 
 def _object(found: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
-        raise ValueError("the reply is no JSON object")
+        raise ValueError("the reply is not a JSON object")
     return found
