@@ -188,6 +188,24 @@ def test_damaged_folder(tmp_path: Path, damage: str) -> None:
         Corpus.load(folder)
 
 
+@pytest.mark.parametrize("renames", range(5))
+def test_a_text_of_ours_never_stands_alone(tmp_path: Path, renames: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run refuses to write over a corpus.jsonl without look-ups, which is somebody else's."""
+    replace, left = os.replace, iter(range(renames))
+
+    def dying(source: Path, target: Path) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        patch.setattr("mempo.storage.atomic.os.replace", dying)
+        Corpus.from_documents([Document("a", "", "x")], tmp_path / "c")
+        raise KeyboardInterrupt
+    assert not (tmp_path / "c/corpus.jsonl").exists() or (tmp_path / "c/corpus.json").exists()
+    assert len(Corpus.from_documents([Document("a", "", "x"), Document("b", "", "y")], tmp_path / "c")) == 2
+
+
 def test_from_documents(tmp_path: Path) -> None:
     documents = [
         Document("a", 'T "q"', "line\nline\u2028", "http://x"),

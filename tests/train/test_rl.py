@@ -31,7 +31,7 @@ from mempo.storage.rollouts import load_rollouts
 from mempo.tools.search import SearchTool
 from mempo.train.advantages import batch_advantages, row_advantages
 from mempo.train.batch import training_rows
-from mempo.train.rl import SHOWN, UPDATE_MEASURES, RlSetup, rollout_jobs, train_rl, update_policy
+from mempo.train.rl import SHOWN, UPDATE_MEASURES, RlSetup, rollout_jobs, step_summary, train_rl, update_policy
 from tests.tiny import make_agent, tiny_llama
 from tests.train.fakes import (
     ANSWER,
@@ -120,7 +120,7 @@ def watched(updater: Updater, monkeypatch: pytest.MonkeyPatch) -> list[list[Trai
     seen: list[list[TrainRow]] = []
     step = updater.rl_step
 
-    def watching(rows: Sequence[TrainRow], lr: float) -> dict[str, float]:
+    def watching(rows: Sequence[TrainRow], lr: float, tell: object) -> dict[str, float]:
         seen.append(list(rows))
         return step(rows, lr)
 
@@ -219,7 +219,7 @@ def test_an_end_of_sequence_that_is_also_the_padding_is_trained() -> None:
     run: dict[str, list[TrainRow]] = {}
     made = setup(ended, questions(1), policy, agent(max_turns=1))
 
-    def rows_at(rows: Sequence[TrainRow], lr: float) -> dict[str, float]:
+    def rows_at(rows: Sequence[TrainRow], lr: float, tell: object) -> dict[str, float]:
         run["rows"] = list(rows)
         return {"update/skipped": 1.0}
 
@@ -472,3 +472,9 @@ def test_searches_are_among_what_a_person_sees() -> None:
     """A policy that stops searching is the commonest way to go wrong."""
     assert {"searches", "turns"} <= set(SHOWN)
     assert set(SHOWN) <= set(KEYS)
+
+
+def test_a_step_is_summed_up_in_what_is_known_of_it() -> None:
+    known = {"score": 0.25, "em": 0.0, "memory/p_mem": None, "note_tokens": 35.125, "turns": 4.0, "errors": 0.0}
+    assert step_summary(known) == "score 0.25  em 0  note 35.1  turns 4"
+    assert step_summary({**known, "errors": 3.0}).endswith("turns 4  failed 3")

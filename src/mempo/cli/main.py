@@ -16,6 +16,7 @@ from mempo.cli.policy import (
     ConfigFile,
     Model,
     Overrides,
+    Quiet,
     Served,
     ServedModel,
     Server,
@@ -27,7 +28,8 @@ from mempo.cli.policy import (
 from mempo.cli.view import view
 from mempo.config.addresses import masked
 from mempo.errors import UserError
-from mempo.storage.stopping import stoppable
+from mempo.progress import say
+from mempo.storage.stopping import quiet_interrupt, stoppable
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -68,18 +70,22 @@ def root(
 
 
 @app.command()
-def train(source: Source, overrides: Overrides = None, resume: Resume = False, dry_run: DryRun = False) -> None:
+def train(
+    source: Source, overrides: Overrides = None, resume: Resume = False, dry_run: DryRun = False, quiet: Quiet = False
+) -> None:
     """Train an agent: demonstrations, SFT, reinforcement learning, evaluation, as the configuration says."""
-    _train(source, list(overrides or ()), resume, dry_run)
+    _train(source, list(overrides or ()), resume, dry_run, quiet)
 
 
 @app.command()
-def sft(source: Source, overrides: Overrides = None, resume: Resume = False, dry_run: DryRun = False) -> None:
+def sft(
+    source: Source, overrides: Overrides = None, resume: Resume = False, dry_run: DryRun = False, quiet: Quiet = False
+) -> None:
     """The cold start alone: `train` with rl.steps=0."""
-    _train(source, [*(overrides or ()), "rl.steps=0"], resume, dry_run)
+    _train(source, [*(overrides or ()), "rl.steps=0"], resume, dry_run, quiet)
 
 
-def _train(source: str, overrides: list[str], resume: bool, dry_run: bool) -> None:
+def _train(source: str, overrides: list[str], resume: bool, dry_run: bool, quiet: bool) -> None:
     from mempo.config import dump_with_origins, resolve
 
     resolved = resolve(source, overrides)
@@ -93,7 +99,7 @@ def _train(source: str, overrides: list[str], resume: bool, dry_run: bool) -> No
     from mempo.run.train import where_it_stands
     from mempo.view.report import reported
 
-    screen = console()
+    screen = console(quiet)
     with reported(Path(resolved.config.output), screen), stoppable(lambda: where_it_stands(resolved)):
         run_training(resolved, resume, screen)
 
@@ -128,6 +134,7 @@ def evaluate(
         Path | None,
         typer.Option("--out", help="The folder of the evaluation; the same command resumes it."),
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Evaluate a policy, as one or several agents: how good, at what cost in tokens, with which notes."""
     from mempo.run.evaluate import default_out, evaluate_model, evaluate_server, played_so_far
@@ -141,7 +148,7 @@ def evaluate(
     served = Served(server, served_model, tokenizer)
     named = named_policy(model, overrides, config, served, more)
     resolved, path = named.resolved, named.path
-    screen = console()
+    screen = console(quiet)
     if path is None:
         served_name = resolved.config.server.model if resolved.config.server else None
         out = out or default_out(resolved, served_name or "server", named.run)
@@ -151,7 +158,7 @@ def evaluate(
         out = out or default_out(resolved, path, named.run)
         with reported(out, screen), stoppable(lambda: played_so_far(out)):
             evaluate_model(resolved, path, out, screen, retry_errors)
-    screen.print(f"everything is in {out}", highlight=False, markup=False, soft_wrap=True)
+    say(screen, f"everything is in {out}")
 
 
 Runs = Annotated[
@@ -190,6 +197,7 @@ def score(
         Path | None, typer.Option("--out", help="The folder for scores.json; default: that of the rollouts.")
     ] = None,
     force: Force = False,
+    quiet: Quiet = False,
 ) -> None:
     """Score saved rollouts again, with other metrics and without the policy."""
     from mempo.evaluate.rescore import scorers_of
@@ -198,7 +206,7 @@ def score(
     if judge is None and judge_model is not None:
         raise UserError("--judge-model belongs to --judge, which is not given")
     settings = None if judge is None else judge_settings(judge, judge_model)
-    score_run(run, scorers_of(scores), list(overrides or ()), out, per_rollout, settings, console(), force)
+    score_run(run, scorers_of(scores), list(overrides or ()), out, per_rollout, settings, console(quiet), force)
 
 
 @app.command()
@@ -276,12 +284,13 @@ def diagnose(
         str | None,
         typer.Option("--worth", help="True advantage: what counts at the end, score or share of objectives."),
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Diagnose the memory signal of a run: table, JSON, figures (docs/diagnose.md)."""
     measured = {"questions": questions, "states": states, "others": others, "continuations": continuations}
     measured = {name: value for name, value in {**measured, "worth": worth}.items() if value is not None}
     if true_advantage:
-        _true_advantage(run, step, measured, out, as_json)
+        _true_advantage(run, step, measured, out, as_json, quiet)
         return
     if measured:
         raise UserError(f"--{next(iter(measured))} belongs to --true-advantage, which is not given")
@@ -296,12 +305,14 @@ def diagnose(
     if as_json:
         typer.echo(dump(report))
         return
-    screen = console()
+    screen = console(quiet)
     screen.print(diagnosis_screen(report))
-    screen.print(f"figures, diagnosis.md and diagnosis.json are in {out or run / 'diagnosis'}", markup=False)
+    say(screen, f"figures, diagnosis.md and diagnosis.json are in {out or run / 'diagnosis'}")
 
 
-def _true_advantage(run: Path, step: str, measured: dict[str, Any], out: Path | None, as_json: bool) -> None:
+def _true_advantage(
+    run: Path, step: str, measured: dict[str, Any], out: Path | None, as_json: bool, quiet: bool
+) -> None:
     import json
 
     from mempo.diagnose.true_advantage import TrueAdvantageOptions, diagnose_truth
@@ -309,14 +320,14 @@ def _true_advantage(run: Path, step: str, measured: dict[str, Any], out: Path | 
 
     if measured.get("worth", "score") not in ("score", "share"):
         raise UserError(f"--worth {measured['worth']!r} is neither score nor share")
-    screen = console()
+    screen = console(quiet)
     report = diagnose_truth(run, TrueAdvantageOptions(policy=step, out=out, **measured), None if as_json else screen)
     if as_json:
         typer.echo(json.dumps(report, ensure_ascii=False, indent=1))
         return
     screen.print(true_screen(report))
     where = f"true-advantage.md and true-advantage.json are in {out or run / 'diagnosis'}"
-    screen.print(where, highlight=False, markup=False, soft_wrap=True)
+    say(screen, where)
 
 
 app.command()(view)
@@ -343,13 +354,16 @@ def study(
     out: Annotated[
         Path | None, typer.Option("--out", help="The folder of the study; default: runs/study-NAME.")
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Run arms from shared starts over seeds, and compare them. Finished runs are kept; the same command resumes."""
     from mempo.study.run import StudyOptions, run_study
 
     options = StudyOptions(out, tuple(only or ()), workers, full, dry_run, tuple(overrides or ()))
+    from mempo.cli.study_run import with_report
+
     with stoppable(lambda: "runs that ended and checkpoints of the others are kept; the same command resumes"):
-        run_study(file, options, console())
+        run_study(file, options, console(quiet), with_report)
 
 
 @app.command("config")
@@ -524,15 +538,16 @@ def maze(
 
 def main() -> None:
     """Entry point: a `UserError` is one clear line and exit code 2; a signal ends with 128 and its number."""
-    try:
-        app()
-    except UserError as error:
-        typer.echo(f"mempo: {masked(str(error))}", err=True)
-        sys.exit(2)
-    except OSError as error:  # a folder that cannot be written, a full disk
-        where = f" ({error.filename})" if error.filename else ""
-        typer.echo(f"mempo: {error.strerror or str(error) or type(error).__name__}{where}", err=True)
-        sys.exit(2)
+    with quiet_interrupt():
+        try:
+            app()
+        except UserError as error:
+            typer.echo(f"mempo: {masked(str(error))}", err=True)
+            sys.exit(2)
+        except OSError as error:  # a folder that cannot be written, a full disk
+            where = f" ({error.filename})" if error.filename else ""
+            typer.echo(f"mempo: {error.strerror or str(error) or type(error).__name__}{where}", err=True)
+            sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -41,10 +41,13 @@ Tokenizer = Annotated[
 ]
 
 
-def console() -> Console:
-    """A terminal as it is; elsewhere wide enough for the tables."""
-    found = Console()
-    return found if found.is_terminal else Console(width=max(found.width, 120))
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors alone; what is made is in the files.")]
+
+
+def console(quiet: bool = False, stderr: bool = False) -> Console:
+    """A terminal as it is. Elsewhere nothing is drawn over, whatever the environment says of colors."""
+    found = Console(quiet=quiet, stderr=stderr)
+    return found if found.file.isatty() else Console(quiet=quiet, stderr=stderr, force_interactive=False)
 
 
 @dataclass(frozen=True)

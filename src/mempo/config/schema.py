@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from mempo.config.base import Settings
 from mempo.config.cluster import ClusterSettings
@@ -16,6 +16,8 @@ from mempo.config.rollout import AgentSettings, LimitSettings, PromptSettings
 from mempo.config.server import ServerSettings
 from mempo.config.tools import AccessSettings, SearchSettings
 from mempo.config.train import AdvantageSettings, RlSettings, SftSettings, ToySettings
+
+Tracker = Literal["tensorboard", "wandb", "trackio", "mlflow"]
 
 
 class Config(Settings):
@@ -49,10 +51,17 @@ class Config(Settings):
     rl: RlSettings = RlSettings()
     sampler: SamplerSettings = SamplerSettings()
     evaluate: EvalSettings = EvalSettings()
+    track: tuple[Tracker, ...] = ()
+    """Trackers that get the metrics beside metrics.jsonl, local unless told otherwise (docs/trackers.md)."""
     server: ServerSettings | None = None
     """A model behind an OpenAI-compatible server to evaluate, instead of model.path or toy."""
     cluster: ClusterSettings | None = None
     """A run of verl on GPU nodes (`mempo cluster launch`, docs/cluster.md) instead of one in this process."""
+
+    @field_validator("track", mode="before")
+    @classmethod
+    def _one_or_more(cls, value: Any) -> Any:
+        return tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _length_limit_of_notes(self) -> Config:

@@ -78,6 +78,7 @@ FREE_KEYS = (
     "evaluate.rollouts_per_question",
     "model.threads",
     "rl",
+    "track",
     "server.extra",
     "server.key_variable",
     "server.max_concurrent",

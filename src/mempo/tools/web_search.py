@@ -14,7 +14,7 @@ from mempo.http.secrets import required_key
 from mempo.retrieval.document import Document, Hit
 from mempo.rollout.plugins import call_own, load_own
 from mempo.storage.jsonl import valid_text
-from mempo.tools.retrying import BadCall
+from mempo.tools.call import BadCall
 
 _REFUSED_QUERY = frozenset({400, 413, 414, 422})
 

@@ -24,6 +24,7 @@ from mempo.engine.model import save_trained
 from mempo.engine.optimizer import AnyOptimizer, load_optimizer, save_optimizer
 from mempo.engine.policy import Policy
 from mempo.errors import UserError
+from mempo.progress import say
 from mempo.storage.read_files import DamagedFile, read_json, reason
 from mempo.storage.run_folder import Checkpoint, RunFolder
 from mempo.storage.stopping import not_while, stop_if_asked
@@ -160,4 +161,4 @@ class Rescue:
             self._save(self._whole)
             self._saved = self._whole
             if not isinstance(error, KeyboardInterrupt):  # who stops it is told by the command itself
-                self._console.print(f"step {self._whole} is saved; --resume continues from there", highlight=False)
+                say(self._console, f"step {self._whole} is saved; --resume continues from there")
