@@ -72,7 +72,7 @@ def test_a_retired_key_is_accepted_at_its_constant_alone(key: str) -> None:
         return value
 
     assert key not in dict(leaves(without_retired(layer(RETIRED[key].constant))))
-    with pytest.raises(ConfigError, match=rf"{key.replace('.', '[.]')} is no setting any more.*\[my file\]"):
+    with pytest.raises(ConfigError, match=rf"{key.replace('.', '[.]')} is not a setting any more.*\[my file\]"):
         without_retired(layer("another"), {key: "my file"})
 
 

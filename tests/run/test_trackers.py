@@ -247,7 +247,7 @@ def test_a_folder_of_that_name_is_no_library(tmp_path: Path, monkeypatch: pytest
     ("settings", "said"),
     [
         (["track=wanb"], "wandb"),
-        (["track=[wandb, wandb]"], "stands twice"),
+        (["track=[wandb, wandb]"], "is given twice"),
     ],
 )
 def test_what_is_no_tracker_is_refused(settings: list[str], said: str) -> None:

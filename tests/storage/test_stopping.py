@@ -58,7 +58,7 @@ def test_a_run_saves_the_steps_that_are_done_and_goes_on_exactly(
     arguments = ("train", "quickstart", *SMALL, *TINY, f"output={stopped}")
     ended = python(RUN, stage, "3", str(int(number)), *arguments)
     assert ended.returncode == NAMES[number], ended.stderr
-    where = f"step 3 of {stage} is saved: mempo train {stopped} --resume goes on from there"
+    where = f"step 3 of {stage} is saved: mempo train {stopped} --resume continues from there"
     assert ended.stderr.strip().splitlines()[-1] == f"mempo: stopped by {number.name}; {where}"
     assert RunFolder(stopped).checkpoints()[-1].path.name == f"{stage}-3"
     assert not [path for path in stopped.rglob(".*") if path.name not in (".lock", ".mempo.json")]

@@ -40,7 +40,7 @@ def build(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Build an index of a corpus; a build that was killed goes on where it stopped (docs/retrieval.md)."""
+    """Build an index of a corpus; a killed build resumes where it stopped (docs/retrieval.md)."""
     from mempo.config.overrides import settings_from
     from mempo.config.retrieval import BuildSettings
 
@@ -49,7 +49,7 @@ def build(
 
     began = time.monotonic()
     screen = console(quiet, stderr=True)
-    kept = "vectors that are made are kept: the same command goes on; what stood in --out is as it was"
+    kept = "finished vectors are kept: the same command resumes; --out is unchanged"
     with stoppable(lambda: kept), stages(screen, "document") as report:
         built = build_index(corpus, out, settings, report, force)
     if not quiet:

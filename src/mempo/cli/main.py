@@ -121,16 +121,18 @@ def evaluate(
     questions: Annotated[
         int | None, typer.Option("--questions", min=1, help="Test questions per number of objectives.")
     ] = None,
-    samples: Annotated[int | None, typer.Option("--samples", min=1, help="Rollouts a question: Avg@k, Pass@k.")] = None,
+    samples: Annotated[
+        int | None, typer.Option("--samples", min=1, help="Rollouts of each question: Avg@k, Pass@k.")
+    ] = None,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave broken rows of question files out, and count them.")
     ] = False,
     retry_errors: Annotated[
-        bool, typer.Option("--retry-errors", help="Play rollouts again that failed for infrastructure reasons.")
+        bool, typer.Option("--retry-errors", help="Repeat rollouts that failed because a server or tool did.")
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="The folder of the evaluation; the same command goes on with it."),
+        typer.Option("--out", help="The folder of the evaluation; the same command resumes it."),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -183,7 +185,7 @@ def score(
     ] = None,
     scores: Scores = "default",
     per_rollout: Annotated[
-        bool, typer.Option("--per-rollout", help="Also write scores/NAME.jsonl, a line a rollout.")
+        bool, typer.Option("--per-rollout", help="Also write scores/NAME.jsonl, one line for each rollout.")
     ] = False,
     judge: Annotated[
         str | None, typer.Option("--judge", help="An OpenAI-compatible server whose model judges the answers.")
@@ -237,7 +239,7 @@ def _whole_numbers(option: str, text: str) -> tuple[int, ...]:
     except ValueError:
         found = ()
     if not found or min(found) < 1:
-        raise UserError(f"{option} {text!r} is no list of whole numbers from 1; write 2 or 2,4,8")
+        raise UserError(f"{option} {text!r} is not a list of whole numbers from 1; write 2 or 2,4,8")
     return tuple(dict.fromkeys(found))
 
 
@@ -246,7 +248,7 @@ def diagnose(
     run: Annotated[Path, typer.Argument(help="A run folder.", show_default=False)],
     overrides: Overrides = None,
     step: Annotated[
-        str, typer.Option("--step", help="Whose rollouts: last, a saved RL step, or evaluation-final.")
+        str, typer.Option("--step", help="Which rollouts: last, a saved RL step, or evaluation-final.")
     ] = "last",
     steps: Annotated[
         str, typer.Option("--steps", help="Saved steps that curves of notes are drawn from: a number, or all.")
@@ -347,14 +349,14 @@ def study(
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="The seeds that the file names for its long form.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the runs, those that are there, and the expected time; stop.")
+        bool, typer.Option("--dry-run", help="List the runs, which of them are done, and the expected time; stop.")
     ] = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="The folder of the study; default: runs/study-NAME.")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run arms from shared starts over seeds, and compare them. What was done is kept; the same command goes on."""
+    """Run arms from shared starts over seeds, and compare them. Finished runs are kept; the same command resumes."""
     from mempo.study.run import StudyOptions, run_study
 
     options = StudyOptions(out, tuple(only or ()), workers, full, dry_run, tuple(overrides or ()))
@@ -391,10 +393,10 @@ def show_config(
 def push(
     run: Annotated[Path, typer.Argument(help="A run folder.", show_default=False)],
     name: Annotated[str | None, typer.Argument(help="OWNER/NAME on the Hugging Face hub; none with --out.")] = None,
-    public: Annotated[bool, typer.Option("--public", help="Everybody may see it; else it is private.")] = False,
+    public: Annotated[bool, typer.Option("--public", help="Make it public; the default is private.")] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Write the folder here and upload nothing.")] = None,
 ) -> None:
-    """Give a trained policy to others: weights, configuration, evaluations and a model card, to the hub or a folder."""
+    """Publish a trained policy: weights, configuration, evaluations and a model card, to the hub or a folder."""
     import tempfile
 
     from mempo.run.push import export
@@ -437,7 +439,7 @@ def search(
     query: Annotated[str, typer.Argument(help="What to look for.", show_default=False)],
     top_k: Annotated[int, typer.Option("--top-k", min=1, help="How many passages.")] = 5,
 ) -> None:
-    """Ask an index, or a server."""
+    """Search an index, or ask a server."""
     from mempo.retrieval.client import HttpRetriever, token_from_environment
     from mempo.retrieval.index import open_index
 
@@ -498,7 +500,7 @@ def atlas(
     try:
         sizes = tuple(int(k) for k in objectives.split(","))
     except ValueError:
-        raise UserError(f"--objectives {objectives!r} is no list of whole numbers; write 2 or 2,4,8") from None
+        raise UserError(f"--objectives {objectives!r} is not a list of whole numbers; write 2 or 2,4,8") from None
     environment = make_atlas(rendering=rendering, subset=subset)
     counts = write(
         out, environment, train=train_questions, test=test_questions, objectives=sizes, seed=seed, force=force

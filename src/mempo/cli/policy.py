@@ -88,7 +88,7 @@ def named_policy(
     is_run = folder is not None and (folder / "config.yaml").is_file()
     if not is_run and config is None:
         raise UserError(
-            f"{model or served.url} is no run folder, so the questions are not known; name them with --config"
+            f"{model or served.url} is not a run folder, so the questions are not known; name them with --config"
         )
     settings += more
     if served.url is not None:

@@ -98,7 +98,7 @@ def _empty_model(folder: Path) -> Any:
             return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"the configuration of {folder.name} is none of a language model: {str(error).splitlines()[0]}"
+            f"the configuration of {folder.name} is not that of a language model: {str(error).splitlines()[0]}"
         ) from error
 
 
@@ -144,7 +144,7 @@ def _config_of(checkpoint: Checkpoint, given: Path | None, console: Console) -> 
     if given is not None:
         resolve(str(given))
         if not given.is_file():
-            raise UserError(f"--config {given} is no file")
+            raise UserError(f"--config {given} is not a file")
         return given
     found = config_above(checkpoint)
     if found is not None:

@@ -122,11 +122,11 @@ def launch(
         where = f"verl's settings are in {folder / CONFIG_NAME}.yaml"
         say(console, f"run {run.path}: {counts}; {where}")
         if resume:
-            say(console, f"goes on after step {done} of {config.rl.steps}")
+            say(console, f"resumes after step {done} of {config.rl.steps}")
         code = runner(command(folder), {**os.environ, "HYDRA_FULL_ERROR": "1"})
     if code:
         what = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        say(console, f"verl ended with {what}; its last lines say why. --resume goes on from the last checkpoint")
+        say(console, f"verl ended with {what}; its last lines say why. --resume continues from the last checkpoint")
     else:
         ended = f"done; to make a model of it: mempo cluster convert {run.path / 'checkpoints'} OUT"
         say(console, ended)
@@ -149,7 +149,7 @@ def checked_address(address: str | None) -> str | None:
     """
     if address is None or address == "auto" or re.fullmatch(r"(ray://)?(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}", address):
         return address
-    raise UserError(f"--address {address!r} is no Ray cluster; write auto, host:6379 or ray://host:10001")
+    raise UserError(f"--address {address!r} is not a Ray cluster; write auto, host:6379 or ray://host:10001")
 
 
 def may_change(run: RunFolder, config: Config) -> list[str]:

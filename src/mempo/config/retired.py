@@ -113,7 +113,7 @@ def _without(settings: Mapping[str, Any], prefix: str, origins: Mapping[str, str
             if value is not None and not same:
                 instead = f"; {gone.instead}" if gone.instead else ""
                 where = f" [{origins[key]}]" if key in origins else ""
-                raise ConfigError(f"{key} is no setting any more, it is always {gone.constant!r}{instead}{where}")
+                raise ConfigError(f"{key} is not a setting any more, it is always {gone.constant!r}{instead}{where}")
         else:
             kept[name] = _without(value, f"{key}.", origins) if isinstance(value, Mapping) else value
     return kept

@@ -28,11 +28,11 @@ class Config(Settings):
     output: str = Field(default="runs/run", min_length=1)
     """The run folder."""
     seed: int = Field(default=0, ge=0)
-    """Of everything that is drawn at random: demonstrations, questions, noise, weights of a toy."""
+    """Decides everything random: demonstrations, questions, noise, weights of a toy."""
     model: ModelSettings = ModelSettings()
     start: str | None = Field(default=None, min_length=1)
-    """Begin RL from a policy that was trained before: a run folder (where its SFT ended) or a model folder, such as a
-    checkpoint of a run. SFT is skipped, whatever `sft.steps` says."""
+    """Begin RL from a trained policy: a run folder (the end of its SFT) or a model folder, such as a checkpoint of a
+    run. SFT is skipped, whatever `sft.steps` says."""
     toy: ToySettings | None = None
     """A tiny policy made from scratch for the environment or the files, instead of a model of `model.path`."""
     data: DataSettings = DataSettings()

@@ -282,7 +282,7 @@ def _test_questions(data: Data) -> list[Question]:
     seen: set[str] = set()
     for question in data.test:
         if question.id in seen:
-            raise UserError(f"two test questions have the id {question.id!r}; rollouts are told apart by it")
+            raise UserError(f"two test questions have the id {question.id!r}; rollouts are identified by it")
         seen.add(question.id)
     return data.test
 

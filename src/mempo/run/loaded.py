@@ -158,7 +158,7 @@ def load_agent(source: str | Path, overrides: Overrides = (), config: str | None
         path = model_folder(str(source), settings=True)
     is_run = (path / "config.yaml").is_file()
     if config is None and not is_run:
-        raise UserError(f"{source} is no run folder (it has no config.yaml); name the configuration with config=…")
+        raise UserError(f"{source} is not a run folder (it has no config.yaml); name the configuration with config=…")
     settings = resolve(config or str(path), override_texts(overrides)).config
     model = str(final_model(path)) if is_run else str(source)
     tokenizer = load_tokenizer(model)

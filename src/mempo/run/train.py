@@ -100,7 +100,7 @@ def where_it_stands(resolved: Resolved) -> str:
     checkpoints = RunFolder(path).checkpoints()
     if checkpoints:
         newest = checkpoints[-1]
-        return f"step {newest.step} of {newest.stage} is saved: mempo train {path} --resume goes on from there"
+        return f"step {newest.step} of {newest.stage} is saved: mempo train {path} --resume continues from there"
     return "no step was done yet: the same command starts again"
 
 
@@ -351,7 +351,7 @@ def _evaluated(
     are not to be made again and are gone, nothing is known: the policy is another one by now."""
     file = run.path / f"evaluation-{name}.json"
     if not redo:
-        remedy = "remove it to go on without these measures"
+        remedy = "remove it to continue without these measures"
         return {int(k): v for k, v in read_json(file, _EVALUATION, remedy).items()} if exists(file) else {}
     if not data.test:
         return {}

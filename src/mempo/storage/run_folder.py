@@ -107,7 +107,7 @@ class RunFolder:
         if not resume:
             if self.has_begun():
                 raise UserError(
-                    f"{self.path} already holds a run; add --resume to go on with it, or choose another folder with "
+                    f"{self.path} already holds a run; add --resume to continue it, or choose another folder with "
                     "output=…"
                 )
             self._refuse_foreign()
@@ -228,7 +228,7 @@ class RunFolder:
             listener(stage, step, metrics)
 
     def metrics(self) -> list[dict[str, Any]]:
-        remedy = "take that line out, or move the file away to go on without the measures so far"
+        remedy = "take that line out, or move the file away to continue without the measures so far"
         return [metrics_today(line) for line in read_lines(self.path / "metrics.jsonl", _METRICS, remedy)]
 
     def forget_after(self, stage: str, step: int, stages: tuple[str, ...]) -> None:

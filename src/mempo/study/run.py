@@ -84,7 +84,7 @@ def _refuse_foreign(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file; name a folder")
     if out.is_dir() and not (out / RESULTS).exists() and any(file.name != ".lock" for file in out.iterdir()):
-        raise UserError(f"--out {out} holds files that are no study's (no {RESULTS}); choose another folder")
+        raise UserError(f"--out {out} holds files that do not belong to a study (no {RESULTS}); choose another folder")
 
 
 def _make(tasks: Sequence[Task], out: Path, workers: int, console: Console, make: Work) -> list[tuple[Task, str]]:

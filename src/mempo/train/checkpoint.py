@@ -113,7 +113,7 @@ def _state(checkpoint: Checkpoint) -> _State:
 
 
 def _remedy(checkpoint: Checkpoint) -> str:
-    return f"remove {checkpoint.path}, and --resume goes on from the checkpoint before it"
+    return f"remove {checkpoint.path}, and --resume continues from the checkpoint before it"
 
 
 def last_checkpoint(run: RunFolder, stage: str) -> Checkpoint | None:
@@ -161,4 +161,4 @@ class Rescue:
             self._save(self._whole)
             self._saved = self._whole
             if not isinstance(error, KeyboardInterrupt):  # who stops it is told by the command itself
-                say(self._console, f"step {self._whole} is saved; --resume goes on from there")
+                say(self._console, f"step {self._whole} is saved; --resume continues from there")

@@ -196,7 +196,7 @@ def check_questions(questions: Sequence[Question], settings: RlSettings) -> None
     if settings.steps and len(questions) < settings.questions_per_step:
         raise UserError(
             f"rl.questions_per_step is {settings.questions_per_step} but there are only {len(questions)} training "
-            f"questions; bring more, or set rl.questions_per_step={max(len(questions), 1)}"
+            f"questions; take more, or set rl.questions_per_step={max(len(questions), 1)}"
         )
 
 

@@ -75,7 +75,7 @@ def prompt_for(
     if prompt.template == "chat":
         changes.append("prompt.template is plain instead of chat: the server puts its own template around messages")
     if prompt.force_mem and not capabilities.can_force:
-        changes.append("prompt.force_mem is off: a chat server does not go on with text that was begun for the model")
+        changes.append("prompt.force_mem is off: a chat server does not continue text that was begun for the model")
         prompt = prompt.model_copy(update={"force_mem": False})
     return prompt.model_copy(update={"template": "plain"}), changes
 
