@@ -55,12 +55,7 @@ class HttpRetriever:
         """
         self.url = retrieval_address(url)
         self._retry = RetrySettings(tries=tries, backoff_s=backoff_s, max_backoff_s=30.0)
-        headers = {"content-type": "application/json", "accept": "application/json"}
-        if token is not None:
-            headers["authorization"] = f"Bearer {token}"
-        self._http = HttpClient(
-            "retrieval server", self.url, timeout_s, max_reply_bytes, max_concurrent, headers, secret=token
-        )
+        self._http = HttpClient("retrieval server", self.url, timeout_s, max_reply_bytes, max_concurrent, token=token)
 
     @classmethod
     def of(cls, url: str, settings: ClientSettings, tries: int = 1, token: str | None = None) -> HttpRetriever:
