@@ -32,8 +32,8 @@ from mempo.cluster.questions import question_json
 from mempo.cluster.run import ClusterRun
 from mempo.cluster.trainer import MempoTrainer
 from mempo.cluster.verl_config import verl_config
-from mempo.cluster.verl_text import verl_yaml
 from mempo.config import Resolved
+from mempo.config.yaml_text import dump_yaml
 from mempo.engine.model import load_policy
 from mempo.engine.policy import Policy
 from mempo.errors import UserError
@@ -171,7 +171,7 @@ class OneProcess:
     def __init__(self, resolved: Resolved, folder: Path, ranks: int) -> None:
         config, made = resolved.config, verl_config(resolved.config, resolved.plain(), folder)
         folder.mkdir(parents=True)
-        (folder / "verl.yaml").write_text(verl_yaml(made), encoding="utf-8")
+        (folder / "verl.yaml").write_text(dump_yaml(made), encoding="utf-8")
         with initialize_config_dir(str(folder), version_base=None):
             self.config = compose("verl")
         self.queue, self.metrics = Queue(), {}
