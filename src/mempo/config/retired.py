@@ -21,6 +21,7 @@ class Retired:
 RETIRED: dict[str, Retired] = {
     "rl.top_p": Retired(1.0, "RL samples from the whole distribution, a cut tail would bias the ratio; leave top_p=1"),
     "rl.top_k": Retired(0, "RL samples from the whole distribution, a cut tail would bias the ratio; leave top_k=0"),
+    "model.compile": Retired(False, "for long runs take a faster engine (sampler.engine=vllm)"),
     "model.lora.dropout": Retired(
         0.0, "with dropout the updated policy is another one than the policy that sampled; leave 0"
     ),
