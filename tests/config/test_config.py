@@ -198,8 +198,8 @@ def test_a_configuration_of_an_earlier_release_is_completed_with_defaults(tmp_pa
     with pytest.raises(UserError, match=r"limits\.max_tool_s: \(absent\) → 600"):
         run.check(plain, resume=True)
     run.check(plain, resume=True, completed=completed)
-    other = resolve("quickstart", ["limits.max_tool_s=7", "access.short_page_chars=99"]).plain()
-    with pytest.raises(UserError, match=r"limits\.max_tool_s: 600\.0 → 7\.0; access\.short_page_chars: .* → 99"):
+    other = resolve("quickstart", ["limits.max_tool_s=7", "access.max_page_chars=99"]).plain()
+    with pytest.raises(UserError, match=r"limits\.max_tool_s: 600\.0 → 7\.0; access\.max_page_chars: .* → 99"):
         run.check(other, resume=True, completed=completed)
 
 

@@ -28,7 +28,6 @@ REFUSED: list[tuple[type[Settings], dict[str, Any], str]] = [
     (Config, {"data": {"train_questions": 7}}, "data.train_questions is 7, questions drawn from a world"),
     (Config, {"rl": {"steps": 1}, "agent": {"notes": "forbidden"}}, "set rl.memory_signal=false"),
     (Config, {"credit": "m:f", "memory": {"weight": 2.0}}, "credit.function is m:f, so memory.weight would do nothing"),
-    (Config, {"prompt": {"short_results": True}}, "agent.context memory shows the last tool result alone"),
     (Config, {"limits": {"max_note_tokens": 64}, "agent": {"notes": "forbidden"}}, "so there is no note to limit"),
     (Config, {"limits": {"max_note_tokens": 512}}, "never reached, since a whole turn has limits.max_turn_tokens 512"),
     (
@@ -74,7 +73,6 @@ ACCEPTED: list[tuple[type[Settings], dict[str, Any]]] = [
     (Config, {"data": {"world": "maze", "test": "q.jsonl"}}),
     (Config, {"rl": {"steps": 1, "memory_signal": False}, "agent": {"notes": "forbidden"}}),
     (Config, {"credit": "m:f", "memory": "original"}),
-    (Config, {"prompt": {"short_results": True}, "agent": {"context": "window(2)"}}),
     (Config, {"limits": {"max_note_tokens": 511}}),
     (BuildSettings, {"kind": "dense", **ENCODER, "faiss_file": "x", "dense": {"nprobe": 8}}),
     (SamplerSettings, {"engine": "vllm", "max_rows": 8}),

@@ -29,7 +29,7 @@ TOKENIZER = make_tokenizer()
 
 
 def told(result: ToolResult) -> str:
-    return repr((result.passages, result.notice, result.short))
+    return repr((result.passages, result.notice))
 
 
 def search(url: str, timeout_s: float) -> str:
