@@ -123,10 +123,10 @@ def test_nothing_is_gained_by_losing_a_note() -> None:
     asked = questions(1) * 4
 
     def result(memory: MemorySettings) -> tuple[ScoredBatch, Advantages, list[dict[int, list[float]]]]:
-        scoring = dataclasses.replace(made.scoring(True), memory=memory)
+        scoring = dataclasses.replace(made.scoring, memory=memory)
         scored = score_batch(scoring, asked, played, LocalScorer(policy))
         batch = scored.counted(4)
-        advantages = batch_advantages(batch, made.credit, memory)
+        advantages = batch_advantages(batch, made.scoring.credit, memory)
         return scored, advantages, token_values(batch, advantages)
 
     _, before, _ = result(MemorySettings(min_pool=2, lost_notes="ignored", fade_batches=None))

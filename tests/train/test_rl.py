@@ -388,7 +388,9 @@ def test_the_baseline_of_a_reference_policy_is_computed_by_it(tmp_path: Path) ->
 
 def test_without_the_memory_signal_no_note_is_scored(tmp_path: Path) -> None:
     on = trained(setup(Speaker(wandering), questions(4)), tmp_path / "on", questions_per_step=4)
-    off = trained(setup(Speaker(wandering), questions(4)), tmp_path / "off", questions_per_step=4, memory_signal=False)
+    made = setup(Speaker(wandering), questions(4))
+    made = dataclasses.replace(made, scoring=dataclasses.replace(made.scoring, memory_signal=False))
+    off = trained(made, tmp_path / "off", questions_per_step=4)
     assert on["note/scored"] > 0
     assert on["memory/p_mem"] is not None
     assert on["credit/memory_abs"] > 0

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mempo.rewards.answer_match import says_one_of
-from mempo.rewards.outcome import outcome_score
 from mempo.rewards.rollout_metrics import mean
 from mempo.rollout.agent import DecodingSettings, Job, run_rollouts
 from mempo.rollout.protocol import closing, opening
@@ -66,10 +65,7 @@ def check_start(setup: RlSetup, settings: RlSettings) -> StartCheck:
     decoding = DecodingSettings(temperature=settings.temperature)
     trajectories = asyncio.run(run_rollouts(setup.agent, setup.sampler, jobs, decoding))
     questions = [job.question for job in jobs]
-    scores = [
-        outcome_score(question, trajectory, setup.outcome, setup.custom_score).score
-        for question, trajectory in zip(questions, trajectories, strict=True)
-    ]
+    scores = [outcome.score for outcome in setup.scoring.outcomes(questions, trajectories)]
     return start_check(questions, trajectories, scores, size, setup.agent.renderer.tokenizer)
 
 
