@@ -132,15 +132,6 @@ def test_a_server_that_fails_a_third_and_hangs_a_tenth_of_the_time_spoils_nothin
     assert given.count(500) > 5
 
 
-def test_with_few_tries_some_rollouts_are_spoiled_and_counted_apart(index: Path, tmp_path: Path) -> None:
-    run = run_folder(tmp_path)
-    with failing_service(index, 2, 0.4, 0.0) as (url, _), HttpRetriever(url, tries=1) as client:
-        train_rl(searching(client, tries=1), settings(steps=1, questions_per_step=4), run, quiet())
-    [step] = run.metrics()
-    assert 0 < step["errors"] < step["rollouts"]
-    assert step["tool_errors"] >= step["errors"]
-
-
 @pytest.mark.parametrize(
     ("body", "said"),
     [
