@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mempo.envs.registry import make_world
+from mempo.envs.registry import make_environment
 from mempo.retrieval.corpus import Corpus, Document
 from mempo.retrieval.index import Bm25Index, open_index
 
@@ -28,7 +28,7 @@ def report_memory(work: Path, passages: int) -> None:
 def build(folder: Path, count: int) -> Path:
     """Passages like those of an encyclopedia: words drawn from the atlas, and some that few passages have."""
     rng = random.Random(0)
-    known = sorted({word for document in make_world("atlas", {}).documents() for word in document.text.split()})
+    known = sorted({word for document in make_environment("atlas", {}).documents() for word in document.text.split()})
 
     def passage(n: int) -> Document:
         words = [known[int(len(known) * rng.random() ** 3)] for _ in range(_WORDS - 4)]

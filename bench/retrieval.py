@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from load import Measured, measure
 from memory import report_memory
 
-from mempo.envs.registry import make_world
+from mempo.envs.registry import make_environment
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.index import Bm25Index, open_index
 
@@ -123,7 +123,7 @@ def make_queries(questions: Sequence[str], requests: int, repeats: int, salt: st
 
 
 def build_atlas(work: Path) -> Path:
-    documents: Any = make_world("atlas", {}).documents()
+    documents: Any = make_environment("atlas", {}).documents()
     Bm25Index.build(Corpus.from_documents(documents, work / "corpus"), work / "index")
     return work / "index"
 
@@ -131,7 +131,7 @@ def build_atlas(work: Path) -> Path:
 def questions_for(index: str, from_atlas: bool) -> list[str]:
     """The atlas's own questions; for another index, the first words of its documents."""
     if from_atlas:
-        return [question.text for question in make_world("atlas", {}).questions("train", 4000, 1, 0)]
+        return [question.text for question in make_environment("atlas", {}).questions("train", 4000, 1, 0)]
     corpus = open_index(index).corpus
     rng = random.Random(0)
     texts = (corpus[rng.randrange(len(corpus))].text for _ in range(2000))

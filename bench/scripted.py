@@ -49,7 +49,7 @@ def said(script: Mapping[int, Sequence[int]]) -> Iterator[None]:
 
 
 class Words:
-    """Token ids of lower-case words of the built-in world."""
+    """Token ids of lower-case words of the built-in environment."""
 
     def __init__(self, tokenizer: Tokenizer, seed: int = 0) -> None:
         found = tokenizer.encode_untrusted(" ".join(texts()[:200]))

@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from mempo.config.engine import ModelSettings
 from mempo.engine.model import load_policy, wrap_policy
 from mempo.engine.policy import Policy
-from mempo.envs.registry import make_world
+from mempo.envs.registry import make_environment
 from mempo.rollout.interfaces import ScoreRequest
 from mempo.rollout.protocol import TurnGrammar, parse_turn
 from mempo.rollout.tokenizer import Tokenizer
@@ -107,8 +107,8 @@ def logp_old_requests(trajectories: list[Trajectory]) -> list[ScoreRequest]:
 
 @cache
 def texts() -> tuple[str, ...]:
-    """The documents of the built-in world."""
-    return tuple(document.text for document in make_world("atlas", {}).documents())
+    """The documents of the built-in environment."""
+    return tuple(document.text for document in make_environment("atlas", {}).documents())
 
 
 @cache

@@ -31,7 +31,7 @@ from timing import alternate, clock, ratio, spread
 from trl_side import TrlProcess
 
 from mempo.config.rewards import MemorySettings, OutcomeSettings
-from mempo.config.train import CreditSettings, OptimSettings, RlSettings
+from mempo.config.train import AdvantageSettings, OptimSettings, RlSettings
 from mempo.engine.batcher import BatchingSampler
 from mempo.engine.policy import Policy
 from mempo.engine.prefix_forward import SharedForward
@@ -99,7 +99,7 @@ class Ours:
             Scoring(
                 OutcomeSettings(format_gate=not one_turn),
                 MemorySettings(baseline=baseline),  # type: ignore[arg-type]
-                CreditSettings(),
+                AdvantageSettings(),
                 play.tokenizer,
                 policy.window,
                 memory_signal=not one_turn,
@@ -130,7 +130,7 @@ class Ours:
         forwarded.append(self._forward.work.tokens)
         scored = score_batch(setup.scoring, questions, trajectories, setup.scorer)
         batch = scored.counted(settings.rollouts_per_question)
-        rows = training_rows(batch, batch_advantages(batch, setup.scoring.credit, setup.scoring.memory))
+        rows = training_rows(batch, batch_advantages(batch, setup.scoring.advantages, setup.scoring.memory))
         times.append(clock(self._device))
         forwarded.append(self._forward.work.tokens)
         update = update_policy(setup.updater, rows, settings, LR)

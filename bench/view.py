@@ -72,8 +72,14 @@ def _line(number: int, sidecar: Sidecar, rng: np.random.Generator) -> dict[str, 
             | {"logprobs": floats[0], "advantages": floats[1], **found}
         )
     notes = [
-        {"turn": t, "p_mem": 0.4, "p_full": 0.5, "r": 0.1 * (number % 3), "gold_tokens": 4, "kept_mem": 4}
-        | {"p_mem_raw": 0.4 + 0.01 * (number % 40), "p_full_raw": 0.5, "reason": None, "p_ahead": [], "advantage": 0.1}
+        {"turn": t, "p_mem": 0.4, "p_baseline": 0.5, "r": 0.1 * (number % 3), "gold_tokens": 4, "kept_mem": 4}
+        | {
+            "p_mem_raw": 0.4 + 0.01 * (number % 40),
+            "p_baseline_raw": 0.5,
+            "reason": None,
+            "p_ahead": [],
+            "advantage": 0.1,
+        }
         for t in range(1, TURNS)
     ]
     own = {"question_id": f"q{number // 8}", "rollout": number % 8, "stop": "turn_limit", "answer": None, "error": None}

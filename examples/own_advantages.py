@@ -1,4 +1,4 @@
-"""Own advantages of a whole step: `credit=examples.own_advantages:by_step`.
+"""Own advantages of a whole step: `advantages=examples.own_advantages:by_step`.
 
 Scores are centred on their group and divided by the spread of the whole step, so that a question on which rollouts
 hardly differ is not blown up; and notes earn the more, the more groups have nothing to learn from their outcome.

@@ -1,39 +1,38 @@
-"""Own environment: `data.world=examples.own_environment:GuessWorld data.world_options={} agent.tools=[] sft.steps=0`.
-A number is to be guessed; each guess is told to be too high or too low."""
+"""Own environment: `data.environment=examples.own_environment:GreekEnvironment data.environment_options={}`. Which letter follows which."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Sequence
+from itertools import pairwise
 
-from mempo.rollout.interfaces import Tool, ToolErrorKind, ToolResult
+from mempo.retrieval.document import Document
 from mempo.rollout.question import Question
 
-
-class Guess:
-    name = "guess"  # the tag it answers
-
-    def __init__(self, number: int) -> None:
-        self._number, self._guesses = number, 0
-
-    async def call(self, argument: str) -> ToolResult:
-        if not argument.isdecimal():
-            return ToolResult(notice="error: guess a whole number", error=ToolErrorKind.BAD_CALL)
-        self._guesses += 1
-        off = int(argument) - self._number
-        return ToolResult(notice=f"guess {self._guesses}: {'too low' if off < 0 else 'too high' if off else 'right'}")
+NAMES = """Alpha Beta Gamma Delta Epsilon Zeta Eta Theta Iota Kappa Lambda Mu Nu Xi Omicron Pi Rho Sigma Tau Upsilon
+Phi Chi Psi Omega"""
+LETTERS = NAMES.split()
 
 
-class GuessWorld:
-    name, actions = "guess", ("guess",)
+class GreekEnvironment:
+    """Made with `data.environment_options` as keywords. `questions` may return fewer than asked for."""
 
-    def documents(self) -> tuple[()]:
-        return ()
+    name = "greek"
+
+    def __init__(self, every: int = 4) -> None:
+        self._every = every  # one letter in so many is held out for testing
+
+    def documents(self) -> Sequence[Document]:
+        return [Document(a, a, f"successor of {a}: {b}", None) for a, b in pairwise(LETTERS)]
 
     def questions(self, split: str, count: int, objectives: int, seed: int) -> list[Question]:
-        rng = random.Random(seed)  # odd numbers for training, even ones for testing
-        numbers = [str(2 * rng.randint(1, 50) - (split == "train")) for _ in range(count)]
-        return [Question(f"{split}-{i}", "a number from 1 to 100", n, probe=n) for i, n in enumerate(numbers)]
+        """`split` is train or test. The same arguments give the same questions."""
+        places = [i for i in range(len(LETTERS) - 1) if (i % self._every == 0) == (split == "test")]
+        rng = random.Random(f"{split} {objectives} {seed}")
+        return [self._question(f"{split}-{objectives}-{n}", rng.sample(places, objectives)) for n in range(count)]
 
-    def episode(self, question: Question) -> Mapping[str, Tool]:
-        return {"guess": Guess(int(str(question.gold)))}  # called once a rollout: nobody shares this state
+    def _question(self, name: str, places: Sequence[int]) -> Question:
+        queries, answers = [f"successor of {LETTERS[i]}" for i in places], [LETTERS[i + 1] for i in places]
+        # The plan in `meta` lets the scripted expert play the question: what to search for, and what that finds.
+        plan = {"queries": [[query] for query in queries], "finds": [[answer] for answer in answers]}
+        return Question(name, "; ".join(queries), tuple((answer,) for answer in answers), meta=plan)

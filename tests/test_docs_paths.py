@@ -52,5 +52,5 @@ def test_the_check_itself_tells_names_apart() -> None:
     assert is_module_or_inside_one("train.rl")
     assert is_module_or_inside_one("train.rl.train_rl")
     assert is_module_or_inside_one("config")
-    assert not is_module_or_inside_one("credit")
+    assert not is_module_or_inside_one("advantages")
     assert not is_module_or_inside_one("train.rl.of_nothing")

@@ -8,13 +8,13 @@ import re
 from pathlib import Path
 
 import pytest
+from examples.own_advantages_by_question import leave_one_out
 from examples.own_calculator import Calculator
 from examples.own_context import all_notes
-from examples.own_credit import leave_one_out
-from examples.own_environment import GuessWorld
+from examples.own_environment import LETTERS, GreekEnvironment
+from examples.own_interactive import GuessEnvironment
 from examples.own_reward import PRICE, score
 from examples.own_tool import MoonTool
-from examples.own_world import LETTERS, GreekWorld
 
 from mempo.config import Config, resolve
 from mempo.config.train import ExpertSettings
@@ -23,7 +23,7 @@ from mempo.engine.model import load_tokenizer, save_policy
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.index import Bm25Index
 from mempo.rollout.agent import Job
-from mempo.rollout.interfaces import Context, Environment, Tool, ToolErrorKind, World
+from mempo.rollout.interfaces import Context, Environment, InteractiveEnvironment, Tool, ToolErrorKind
 from mempo.rollout.plugins import load_object
 from mempo.rollout.question import Question
 from mempo.run.train import train
@@ -81,7 +81,7 @@ def test_the_advantages_compare_with_the_others() -> None:
     assert outcome == [1.0, -0.5, -0.5]
     assert memory == [{1: 0.375}, {1: 0.0, 2: -0.375}, {}]
     assert leave_one_out([1.0], [{}])[0] == [0.0]
-    made = advantage_function(configured("own_credit"))
+    made = advantage_function(configured("own_advantages_by_question"))
     assert isinstance(made, OwnAdvantages)
     assert (made.function, made.per_question) == (leave_one_out, True)
 
@@ -127,14 +127,18 @@ def test_the_context_shows_every_note() -> None:
     assert agent.context.build((5,), turns[:3], 20).overflow
 
 
-def test_the_world_has_questions_that_its_corpus_answers(tmp_path: Path) -> None:
-    config = configured("own_world")
+def test_the_environment_has_questions_that_its_corpus_answers(tmp_path: Path) -> None:
+    config = configured("own_environment")
     data = load_data(config, tmp_path)
-    assert isinstance(data.world, GreekWorld)
-    assert isinstance(data.world, World)
-    assert data.world.questions("train", 5, 2, 0) == data.world.questions("train", 5, 2, 0)
-    asked = {query for q in data.world.questions("train", 99, 2, 0) for hops in plan_of(q).queries for query in hops}
-    held_out = {query for q in data.world.questions("test", 99, 2, 0) for hops in plan_of(q).queries for query in hops}
+    assert isinstance(data.environment, GreekEnvironment)
+    assert isinstance(data.environment, Environment)
+    assert data.environment.questions("train", 5, 2, 0) == data.environment.questions("train", 5, 2, 0)
+    asked = {
+        query for q in data.environment.questions("train", 99, 2, 0) for hops in plan_of(q).queries for query in hops
+    }
+    held_out = {
+        query for q in data.environment.questions("test", 99, 2, 0) for hops in plan_of(q).queries for query in hops
+    }
     assert not asked & held_out
     assert len(asked | held_out) == len(LETTERS) - 1
     assert data.retriever is not None
@@ -146,15 +150,15 @@ def test_the_world_has_questions_that_its_corpus_answers(tmp_path: Path) -> None
 
 
 def test_the_environment_has_a_number_for_every_rollout(tmp_path: Path) -> None:
-    config = configured("own_environment")
+    config = configured("own_interactive")
     data = load_data(config, tmp_path)
-    assert isinstance(data.world, GuessWorld)
-    assert isinstance(data.world, Environment)
+    assert isinstance(data.environment, GuessEnvironment)
+    assert isinstance(data.environment, InteractiveEnvironment)
     assert not {question.gold for question in data.train} & {question.gold for question in data.test}
-    agent = make_agent(config, TOKENIZER, make_tools(config, data.retriever), data.world)
+    agent = make_agent(config, TOKENIZER, make_tools(config, data.retriever), data.environment)
     assert agent.grammar.actions == ("guess", "answer")
     question = Question("q", "?", "37", probe="37")
-    first, second = (data.world.episode(question)["guess"] for _ in range(2))
+    first, second = (data.environment.episode(question)["guess"] for _ in range(2))
     said = [asyncio.run(first.call(number)).notice for number in ("5", "50", "37")]
     assert said == ["guess 1: too low", "guess 2: too high", "guess 3: right"]
     assert asyncio.run(second.call("38")).notice == "guess 1: too high"
@@ -187,8 +191,10 @@ def test_the_own_questions_stand_in_the_own_corpus(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.slow
-def test_a_run_takes_reward_credit_context_and_world_of_ones_own(tmp_path: Path) -> None:
-    lines = [setting for name in ("reward", "credit", "context", "world") for setting in line_of(f"own_{name}")]
+def test_a_run_takes_reward_advantages_context_and_environment_of_ones_own(tmp_path: Path) -> None:
+    lines = [
+        setting for name in ("reward", "advantages", "context", "environment") for setting in line_of(f"own_{name}")
+    ]
     short = ["sft.steps=3", "sft.demos=6", "rl.steps=2", "data.objectives=[1, 2]", "data.train_questions=12"]
     folder = run(tmp_path / "run", *short, *lines)
     assert len(metrics(folder, "rl")) == 2
@@ -200,7 +206,7 @@ def test_a_run_takes_reward_credit_context_and_world_of_ones_own(tmp_path: Path)
 
 @pytest.mark.slow
 def test_a_run_takes_an_environment_of_ones_own(tmp_path: Path) -> None:
-    folder = run(tmp_path / "run", *line_of("own_environment"), "rl.steps=1", "data.objectives=[1]")
+    folder = run(tmp_path / "run", *line_of("own_interactive"), "rl.steps=1", "data.objectives=[1]")
     (line,) = metrics(folder, "rl")
     assert line["rollouts"] == 8
     assert (folder / "final" / "model.safetensors").is_file()
@@ -237,9 +243,9 @@ def test_a_run_takes_a_tool_of_ones_own_and_questions_of_ones_own(
     assert len(metrics(folder, "rl")) == 1
 
 
-def test_the_expert_plays_the_own_world(tmp_path: Path) -> None:
+def test_the_expert_plays_the_own_environment(tmp_path: Path) -> None:
     settings = [
-        *line_of("own_world"),
+        *line_of("own_environment"),
         "data.objectives=[2]",
         "data.train_questions=3",
         "limits.max_context_tokens=2000",

@@ -20,7 +20,7 @@ from mempo.engine.scorer import LocalScorer
 from mempo.engine.vllm import require_vllm
 from mempo.engine.vllm_sampler import VllmSampler
 from mempo.envs.data import Data
-from mempo.envs.registry import make_world
+from mempo.envs.registry import make_environment
 from mempo.errors import ConfigError, UserError
 from mempo.retrieval.client import HttpRetriever, token_from_environment
 from mempo.retrieval.corpus import Corpus
@@ -29,7 +29,7 @@ from mempo.retrieval.index import Bm25Index, open_index
 from mempo.rewards.outcome import CustomScore, matchable
 from mempo.rollout.agent import Agent
 from mempo.rollout.context import make_context
-from mempo.rollout.interfaces import Context, Environment, Tool, World
+from mempo.rollout.interfaces import Context, Environment, InteractiveEnvironment, Tool
 from mempo.rollout.plugins import call_own, load_own
 from mempo.rollout.protocol import TurnGrammar
 from mempo.rollout.question import Question
@@ -50,17 +50,19 @@ def load_data(config: Config, work_dir: Path, train_too: bool = True) -> Data:
         UserError: missing or broken files, a retrieval server that does not answer.
     """
     data, seed = config.data, config.seed
-    world = make_world(data.world, data.world_options) if data.world else None
+    environment = make_environment(data.environment, data.environment_options) if data.environment else None
     test_objectives = data.test_objectives or data.objectives
     remarks: list[str] = []
     train = _from_file(data.train, data, data.objectives, seed, remarks) if data.train and train_too else []
     test = _from_file(data.test, data, test_objectives, seed, remarks) if data.test else []
     test = _first_of_each(test, config.evaluate.questions)
-    if world is not None:
-        _check_playable(world, data, [*train, *test])
+    if environment is not None:
+        _check_playable(environment, data, [*train, *test])
         if train_too:
-            train = train or _drawn(world, "train", data.train_questions, data.objectives, seed)
-        test = test or _drawn(world, "test", config.evaluate.questions * len(test_objectives), test_objectives, seed)
+            train = train or _drawn(environment, "train", data.train_questions, data.objectives, seed)
+        test = test or _drawn(
+            environment, "test", config.evaluate.questions * len(test_objectives), test_objectives, seed
+        )
     unscorable = [question.id for question in train if question.gold is None]
     if unscorable and config.rl.steps:
         raise UserError(f"{len(unscorable)} training questions have no gold answer, the first is {unscorable[0]!r}")
@@ -71,32 +73,37 @@ def load_data(config: Config, work_dir: Path, train_too: bool = True) -> Data:
                 f"no {name} question can be scored: normalisation leaves nothing of the gold answers of all "
                 f"{len(lost)}, the first is {lost[0]!r}; give answers with letters or digits, or set an own reward"
             )
-    return Data(world, train, test, open_retriever(config, world, work_dir), remarks)
+    return Data(environment, train, test, open_retriever(config, environment, work_dir), remarks)
 
 
-def _check_playable(world: World, data: DataSettings, questions: Sequence[Question]) -> None:
+def _check_playable(environment: Environment, data: DataSettings, questions: Sequence[Question]) -> None:
     """Only an environment plays questions that it did not draw itself, and they must hold what it needs.
 
     Raises:
-        UserError: another kind of world, or a question in which no episode can begin.
+        UserError: another kind of environment, or a question in which no episode can begin.
     """
     given = [name for name in ("train", "test") if getattr(data, name)]
-    if given and not isinstance(world, Environment):
-        raise ConfigError(f"data.world is set, so data.{given[0]} would be ignored; unset one (data.world=null)")
-    if isinstance(world, Environment):
+    if given and not isinstance(environment, InteractiveEnvironment):
+        raise ConfigError(
+            f"data.environment is set, so data.{given[0]} would be ignored; unset one (data.environment=null)"
+        )
+    if isinstance(environment, InteractiveEnvironment):
         for question in questions:
-            call_own(f"world {world.name}", world.episode, question)
+            call_own(f"environment {environment.name}", environment.episode, question)
 
 
-def _drawn(world: World, split: str, count: int, objectives: Sequence[int], seed: int) -> list[Question]:
+def _drawn(environment: Environment, split: str, count: int, objectives: Sequence[int], seed: int) -> list[Question]:
     """`count` questions in all, the numbers of objectives in turn, so that a batch mixes them."""
     share = -(-count // len(objectives))
-    lists = [list(call_own(f"world {world.name}", world.questions, split, share, k, seed) or ()) for k in objectives]
-    # A small world may have fewer than were asked for.
+    lists = [
+        list(call_own(f"environment {environment.name}", environment.questions, split, share, k, seed) or ())
+        for k in objectives
+    ]
+    # A small environment may have fewer than were asked for.
     drawn = [question for row in zip_longest(*lists) for question in row if question is not None][:count]
     if not drawn and split == "train":
         raise UserError(
-            f"world {world.name} has no {split} questions with {', '.join(map(str, objectives))} "
+            f"environment {environment.name} has no {split} questions with {', '.join(map(str, objectives))} "
             + ("objective" if tuple(objectives) == (1,) else "objectives")
         )
     return drawn
@@ -134,7 +141,7 @@ def _first_of_each(questions: Sequence[Question], count: int) -> list[Question]:
     return kept
 
 
-def open_retriever(config: Config, world: World | None, work_dir: Path) -> Retriever | None:
+def open_retriever(config: Config, environment: Environment | None, work_dir: Path) -> Retriever | None:
     """The server, the index, or a new BM25 index of the corpus; None when there is nothing to search."""
     data = config.data
     if data.server:
@@ -145,8 +152,8 @@ def open_retriever(config: Config, world: World | None, work_dir: Path) -> Retri
         return open_index(data.index)
     if data.corpus:
         return Bm25Index.build(Corpus.open(data.corpus, work_dir / "corpus"), work_dir / "index")
-    if world is not None:
-        documents = cast("Any", world.documents())
+    if environment is not None:
+        documents = cast("Any", environment.documents())
         if not documents:
             return None
         return Bm25Index.build(Corpus.from_documents(documents, work_dir / "corpus"), work_dir / "index")
@@ -175,18 +182,22 @@ def make_tools(config: Config, retriever: Retriever | None) -> dict[str, Tool]:
 
 
 def make_agent(
-    config: Config, tokenizer: Tokenizer, tools: dict[str, Tool], world: World | None = None, context: str | None = None
+    config: Config,
+    tokenizer: Tokenizer,
+    tools: dict[str, Tool],
+    environment: Environment | None = None,
+    context: str | None = None,
 ) -> Agent:
     """The agent of a configuration, or the same with another context. An environment adds its actions.
 
     Raises:
         ConfigError: contradictions, own objects that are none, an action that two would answer or none.
     """
-    environment = world if isinstance(world, Environment) else None
+    environment = environment if isinstance(environment, InteractiveEnvironment) else None
     own_actions = environment.actions if environment else ()
     if environment is not None and (both := [action for action in own_actions if action in tools]):
         raise ConfigError(
-            f"agent.tools: {both[0]} is an action of world {environment.name} already; leave the tool out"
+            f"agent.tools: {both[0]} is an action of environment {environment.name} already; leave the tool out"
         )
     renderer = Renderer(tokenizer, config.prompt, told(tools.values()))
     if renderer.opens_thought and config.agent.notes == "required":
@@ -210,7 +221,7 @@ def custom_score(config: Config) -> CustomScore | None:
 
 
 def advantage_function(config: Config) -> AdvantageFunction | None:
-    return own_advantages(load_own(config.credit.function, "credit")) if config.credit.function else None
+    return own_advantages(load_own(config.advantages.function, "advantages")) if config.advantages.function else None
 
 
 def make_scoring(config: Config, agent: Agent, window_tokens: int | None) -> Scoring:
@@ -218,7 +229,7 @@ def make_scoring(config: Config, agent: Agent, window_tokens: int | None) -> Sco
     return Scoring(
         outcome=config.reward,
         memory=config.memory,
-        credit=config.credit,
+        advantages=config.advantages,
         tokenizer=agent.renderer.tokenizer,
         window_tokens=window_tokens,
         memory_signal=config.rl.memory_signal,

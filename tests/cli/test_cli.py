@@ -123,7 +123,11 @@ def test_every_option_of_every_command_says_what_it_is() -> None:
     found = dict(options(typer.main.get_command(mempo.cli.main.app), "mempo"))
     assert len(found) > 60
     assert [name for name, said in found.items() if not said] == []
-    assert {"mempo world maze loops", "mempo world atlas subset", "mempo world atlas train_questions"} <= found.keys()
+    assert {
+        "mempo environment maze loops",
+        "mempo environment atlas subset",
+        "mempo environment atlas train_questions",
+    } <= found.keys()
 
 
 def test_a_setting_is_explained(cli: Cli) -> None:
@@ -158,9 +162,9 @@ def test_config_says_where_every_value_came_from(cli: Cli, tmp_path: Path) -> No
     assert yaml.safe_load(cli("config").out)["seed"] == 0
 
 
-def test_a_world_becomes_files_and_an_index_that_can_be_asked(cli: Cli, tmp_path: Path) -> None:
+def test_an_environment_becomes_files_and_an_index_that_can_be_asked(cli: Cli, tmp_path: Path) -> None:
     small = ["--rendering", "cards", "--subset", "toy", "--objectives", "1,2", "--train", "40", "--test", "20"]
-    said = cli("world", "atlas", "--out", tmp_path, *small)
+    said = cli("environment", "atlas", "--out", tmp_path, *small)
     assert said.code == 0, said.err
     assert "train.jsonl: 40 lines" in said.out
     assert len(read_lines(tmp_path / "test.jsonl")) == 20
@@ -274,11 +278,14 @@ def start(cli: Cli, files: dict[str, str], tmp_path: Path, **changes: str) -> Sa
         ({"rl.questions_per_step": "10"}, ["10", "only 9 training questions", "rl.questions_per_step=9"]),
         ({"rl.questions_per_step": "5", "rl.updates_per_step": "3"}, ["not a multiple", "15 is"]),
         ({"data.objectives": "[10]"}, ["9 questions are too few for one of 10"]),
-        ({"data.train_questions": "5"}, ["data.train_questions is 5", "drawn from a world"]),
+        ({"data.train_questions": "5"}, ["data.train_questions is 5", "drawn from an environment"]),
         ({"rl.optim.lrr": "1e-6"}, ["did you mean 'lr'?", "command line"]),
         ({"model.path": ""}, ["set model.path or toy"]),
         ({"reward": "examples.own_reward:scor"}, ["did you mean 'score'?"]),
-        ({"credit": "examples.own_tool:MoonTool"}, ["MoonTool can be called neither with one nor with two arguments"]),
+        (
+            {"advantages": "examples.own_tool:MoonTool"},
+            ["MoonTool can be called neither with one nor with two arguments"],
+        ),
         ({"agent.tools": "[search, 'examples.own_tool:MoonTool']"}, ["another tool in the list answers already"]),
         ({"agent.tools": "['examples.own_reward:score']"}, ["cannot be called with 0 arguments"]),
         ({"agent.context": "react"}, ["agent.notes=forbidden"]),
@@ -337,14 +344,20 @@ def test_pickled_weights_are_refused(cli: Cli, files: dict[str, str], tmp_path: 
         (["serve", "nowhere"], ["nowhere is not an index"]),
         (["serve", "nowhere", "max_querys=3"], ["did you mean 'max_queries'?"]),
         (["index", "build", "nowhere.jsonl", "--out", "unused"], ["nowhere.jsonl does not exist"]),
-        (["world", "atlas", "--out", "unused", "--rendering", "crds"], ["choose prose or cards"]),
-        (["world", "atlas", "--out", "unused", "--subset", "some"], ["everything, toy"]),
-        (["world", "atlas", "--out", "unused", "--objectives", "two"], ["--objectives 'two'"]),
-        (["world", "atlas", "--out", "unused", "--objectives", "0"], ["1 to 10 objectives"]),
-        (["world", "atlas", "--out", "unused", "--subset", "toy", "--train", "99999"], ["of 99999 train questions"]),
-        (["train", "quickstart", "data.world=atlass", "output=unused"], ["did you mean 'atlas'?"]),
-        (["train", "quickstart", "data.world_options.forms=[one_hpo]", "output=unused"], ["did you mean 'one_hop'?"]),
-        (["train", "quickstart", "data.world_options.subset={max_words: x}", "output=unused"], ["subset"]),
+        (["environment", "atlas", "--out", "unused", "--rendering", "crds"], ["choose prose or cards"]),
+        (["environment", "atlas", "--out", "unused", "--subset", "some"], ["everything, toy"]),
+        (["environment", "atlas", "--out", "unused", "--objectives", "two"], ["--objectives 'two'"]),
+        (["environment", "atlas", "--out", "unused", "--objectives", "0"], ["1 to 10 objectives"]),
+        (
+            ["environment", "atlas", "--out", "unused", "--subset", "toy", "--train", "99999"],
+            ["of 99999 train questions"],
+        ),
+        (["train", "quickstart", "data.environment=atlass", "output=unused"], ["did you mean 'atlas'?"]),
+        (
+            ["train", "quickstart", "data.environment_options.forms=[one_hpo]", "output=unused"],
+            ["did you mean 'one_hop'?"],
+        ),
+        (["train", "quickstart", "data.environment_options.subset={max_words: x}", "output=unused"], ["subset"]),
         (["train", "quickstart", "--resume", "output=unused"], ["holds no run"]),
     ],
     ids=lambda value: " ".join(value[:5]),

@@ -17,14 +17,14 @@ def tiny_policy() -> Policy:
 
 
 def sft_config(folder: Path, *overrides: str) -> Resolved:
-    """Questions of a world of a few names, demonstrations in the memory context, a model of two layers."""
+    """Questions of an environment of a few names, demonstrations in the memory context, a model of two layers."""
     if not (folder / "model").is_dir():
         save_policy(tiny_policy(), folder / "model")
     settings = [
         f"model.path={folder / 'model'}",
         "model.device=cpu",
-        "data.world=atlas",
-        "data.world_options={rendering: cards, subset: toy, forms: [one_hop]}",
+        "data.environment=atlas",
+        "data.environment_options={rendering: cards, subset: toy, forms: [one_hop]}",
         "data.objectives=[2]",
         "data.train_questions=8",
         "agent.context=memory",

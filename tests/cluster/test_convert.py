@@ -182,10 +182,10 @@ def test_a_step_that_the_tracker_names_and_that_is_gone(tmp_path: Path) -> None:
 
 def test_the_runs_configuration_comes_along_so_eval_needs_none(tmp_path: Path) -> None:
     step_folder(tmp_path / "run" / "checkpoints", POLICY)
-    (tmp_path / "run" / "config.yaml").write_text("{model: {path: somewhere}, data: {world: atlas}}")
+    (tmp_path / "run" / "config.yaml").write_text("{model: {path: somewhere}, data: {environment: atlas}}")
     said = run(tmp_path / "run" / "checkpoints", tmp_path / "out")
     assert f"mempo eval {tmp_path / 'out'}\n" in said
-    assert resolve(str(tmp_path / "out")).config.data.world == "atlas"
+    assert resolve(str(tmp_path / "out")).config.data.environment == "atlas"
     assert final_model(tmp_path / "out") == tmp_path / "out"
 
 
@@ -213,7 +213,7 @@ def test_a_named_configuration_must_be_ours(tmp_path: Path) -> None:
 def test_eval_takes_the_converted_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step_folder(tmp_path / "run" / "checkpoints", POLICY)
     config = (
-        "{model: {path: gone, device: cpu, threads: 1}, data: {world: atlas, world_options: {subset: toy}}, "
+        "{model: {path: gone, device: cpu, threads: 1}, data: {environment: atlas, environment_options: {subset: toy}}, "
         "limits: {max_turns: 1, max_turn_tokens: 8, max_context_tokens: 512}, evaluate: {questions: 1}}"
     )
     (tmp_path / "run" / "config.yaml").write_text(config)

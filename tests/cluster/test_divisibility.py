@@ -13,7 +13,7 @@ from mempo.cluster.model_shape import ModelShape, model_shape
 from mempo.config import Config, resolve
 from mempo.errors import ConfigError, UserError
 
-BASE = ("model.path=m", "data.world=atlas", "rl.steps=2", "rl.questions_per_step=8", "rl.rollouts_per_question=4")
+BASE = ("model.path=m", "data.environment=atlas", "rl.steps=2", "rl.questions_per_step=8", "rl.rollouts_per_question=4")
 QWEN_7B = ModelShape(heads=28, key_value_heads=4, window_tokens=32_768)
 
 
@@ -130,7 +130,7 @@ def test_an_adapter_on_experts_is_refused_before_training() -> None:
 
 
 def test_nothing_to_do_is_refused() -> None:
-    said = refusal(resolve(None, ["model.path=m", "data.world=atlas"]).config)
+    said = refusal(resolve(None, ["model.path=m", "data.environment=atlas"]).config)
     assert "rl.steps is 0" in said
 
 

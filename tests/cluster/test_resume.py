@@ -17,7 +17,7 @@ RANKS = 2
 
 def config(steps: int = 50, save_every: int = 10) -> Config:
     settings = (f"rl.steps={steps}", f"rl.save_every={save_every}", f"cluster.gpus_per_node={RANKS}")
-    return resolve(None, ["model.path=m", "data.world=atlas", *settings]).config
+    return resolve(None, ["model.path=m", "data.environment=atlas", *settings]).config
 
 
 def save(run: Path, step: int) -> Path:

@@ -149,7 +149,7 @@ def test_the_page_of_verls_keys_is_current() -> None:
 
 # --- what goes with what ---------------------------------------------------------------------------------------------
 
-BASE = ("model.path=m", "data.world=atlas", "rl.steps=2", "rl.questions_per_step=8", "rl.rollouts_per_question=4")
+BASE = ("model.path=m", "data.environment=atlas", "rl.steps=2", "rl.questions_per_step=8", "rl.rollouts_per_question=4")
 
 
 def config(verl: dict[str, Any], *overrides: str) -> Config:

@@ -32,10 +32,10 @@ def test_a_file_builds_on_a_file_beside_it_wherever_the_command_is_called(tmp_pa
     middle = write(tmp_path / "base" / "middle.yaml", "recipe: maze\nseed: 1\nrl: {steps: 4}\n")
     file = write(tmp_path / "mine.yaml", "recipe: base/middle.yaml\nseed: 2\n")
     resolved = resolve(file)
-    assert (resolved.config.seed, resolved.config.rl.steps, resolved.config.data.world) == (2, 4, "maze")
+    assert (resolved.config.seed, resolved.config.rl.steps, resolved.config.data.environment) == (2, 4, "maze")
     here = tmp_path / "base" / "middle.yaml"
     assert resolved.origins["rl.steps"] == f"{here} (through {file})"
-    assert resolved.origins["data.world"] == f"recipe maze (through {here}) (through {file})"
+    assert resolved.origins["data.environment"] == f"recipe maze (through {here}) (through {file})"
     assert resolve(middle).config.seed == 1
 
 

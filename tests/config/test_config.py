@@ -37,7 +37,7 @@ def test_every_example_configuration_resolves(path: Path) -> None:
 
 
 def test_later_sources_win_and_every_value_says_where_it_came_from(tmp_path: Path) -> None:
-    file = write(tmp_path / "a.yaml", "rl: {steps: 3, optim: {lr: 1e-6}}\ndata: {world: atlas}\n")
+    file = write(tmp_path / "a.yaml", "rl: {steps: 3, optim: {lr: 1e-6}}\ndata: {environment: atlas}\n")
     resolved = resolve(file, ["rl.steps=5"])
     assert resolved.config.rl.steps == 5
     assert resolved.config.rl.optim.lr == 1e-6
@@ -85,12 +85,12 @@ def test_an_unknown_room_is_refused_with_the_nearest_one() -> None:
         (["sft.optim.kind=adamw", "sft.optim.muon_lr=0.1"], "set kind to muon"),
         (["data.index=a", "data.server=http://b"], "one of them"),
         (["agent.context=react"], "agent.notes=forbidden"),
-        (["credit=m:f", "memory.gate=when_group_varies"], "memory.gate would do nothing"),
+        (["advantages=m:f", "memory.gate=when_group_varies"], "memory.gate would do nothing"),
         (["memory=orginal"], "did you mean 'original'?"),
         (["memory.pool=qestion"], "memory.pool"),
-        (["toy=null", "data.world=null"], "clear them (data.world_options={})"),
+        (["toy=null", "data.environment=null"], "clear them (data.environment_options={})"),
         (
-            ["toy=null", "data.world=null", "data.world_options={}", "data.train_questions=5"],
+            ["toy=null", "data.environment=null", "data.environment_options={}", "data.train_questions=5"],
             "a question file is used whole",
         ),
     ],
@@ -110,10 +110,10 @@ def test_broken_yaml_is_one_line(tmp_path: Path) -> None:
     assert "a mapping of keys" in refusal(write(tmp_path / "b.yaml", "- 1\n"))
 
 
-def test_own_reward_and_credit_have_a_short_form() -> None:
-    config = resolve("quickstart", ["reward=my_module:score", "credit=my_module:credit"]).config
+def test_own_reward_and_advantages_have_a_short_form() -> None:
+    config = resolve("quickstart", ["reward=my_module:score", "advantages=my_module:advantages"]).config
     assert config.reward.score == "my_module:score"
-    assert config.credit.function == "my_module:credit"
+    assert config.advantages.function == "my_module:advantages"
 
 
 def test_the_short_form_leaves_the_other_keys_of_its_room_alone(tmp_path: Path) -> None:
@@ -134,10 +134,10 @@ def test_one_switch_makes_a_run_on_the_outcome_alone() -> None:
 
 
 def test_an_empty_mapping_clears_a_key() -> None:
-    assert resolve("quickstart", ["data.world_options={}"]).config.data.world_options == {}
-    added = resolve("quickstart", ["data.world_options={rendering: prose}"])
-    assert added.config.data.world_options["subset"] == "toy"  # any other is merged
-    assert added.config.data.world_options["rendering"] == "prose"
+    assert resolve("quickstart", ["data.environment_options={}"]).config.data.environment_options == {}
+    added = resolve("quickstart", ["data.environment_options={rendering: prose}"])
+    assert added.config.data.environment_options["subset"] == "toy"  # any other is merged
+    assert added.config.data.environment_options["rendering"] == "prose"
 
 
 def test_a_file_that_is_no_text_is_one_line(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_file_that_is_no_text_is_one_line(tmp_path: Path) -> None:
 
 
 def test_there_must_be_something_to_train_on() -> None:
-    assert "data.train or data.world" in refusal(None, "rl.steps=1", "agent.tools=[]")
+    assert "data.train or data.environment" in refusal(None, "rl.steps=1", "agent.tools=[]")
     assert "nothing to search" in refusal(None, "rl.steps=1", "data.train=q.jsonl")
     assert issubclass(ConfigError, UserError)
 

@@ -34,7 +34,7 @@ def test_a_setting_is_explained() -> None:
     assert "  type: whole number, at least 2" in lines
     assert "  default: 4" in lines
     assert any("does nothing with pool question" in line for line in lines)
-    assert any("credit.function is …, so memory.min_pool would do nothing" in line for line in lines)
+    assert any("advantages.function is …, so memory.min_pool would do nothing" in line for line in lines)
 
 
 def test_who_sets_it_and_what_it_is_here() -> None:
@@ -42,7 +42,7 @@ def test_who_sets_it_and_what_it_is_here() -> None:
     assert "  recipe maze: 40" in text
     assert "  recipe quickstart: 20" in text
     assert "  here: 7  (command line)" in text
-    assert "  checked together with data.train, data.world" in text
+    assert "  checked together with data.train, data.environment" in text
     assert "here:" not in explain_key("rl.steps")
 
 

@@ -66,7 +66,7 @@ def test_what_is_no_override_says_how_one_is_written(text: str) -> None:
         ("data.objectives=two", "write data.objectives=[2, 4]"),
         ("data.test_objectives=0", "write data.test_objectives=[2, 4]"),
         ("data.where=hard", "this is a mapping; write data.where={name: value}"),
-        ("data.world_options=prose", "this is a mapping; write data.world_options={name: value}"),
+        ("data.environment_options=prose", "this is a mapping; write data.environment_options={name: value}"),
         ("search=web", "this is a group of settings; write search.source=corpus, or {source: corpus}"),
         ("rl=5", "this is a group of settings; write rl.steps=0, or {steps: 0}"),
         ("model.lora=16", "this is a group of settings; write model.lora.rank=16"),

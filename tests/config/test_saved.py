@@ -57,7 +57,7 @@ def test_every_retired_key_is_in_one_of_the_saved_configurations() -> None:
         return {f"{prefix}{k}" for k in data}.union(*(keys(v, f"{prefix}{k}.") for k, v in data.items()))
 
     saved = set().union(*(keys(yaml.safe_load((SAVED / name).read_text("utf-8"))) for name in COMMANDS))
-    development = {"credit.baseline", "memory.std_floor"}  # these were in development versions alone
+    development = {"advantages.baseline", "memory.std_floor"}  # these were in development versions alone
     served = {key for key in RETIRED if key.startswith("server.")}  # runs had none; the evaluations of a server have
     assert set(RETIRED) - development - served <= saved
 

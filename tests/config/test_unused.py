@@ -16,18 +16,22 @@ from mempo.config.train import LossSettings, OptimSettings, SftSettings
 from mempo.config.unused import TABLE
 
 ENCODER = {"encoder": "minilm"}
-WORLD = {"world": "atlas"}
+ENVIRONMENT = {"environment": "atlas"}
 LOSSY = {"expert": {"loss": 0.5}}
 COMPRESSION = {"reward": "compression", "baseline": "none"}
 
 REFUSED: list[tuple[type[Settings], dict[str, Any], str]] = [
     (Config, {"data": {"where": {"level": "hard"}}}, "data.where chooses among the questions of a file"),
-    (Config, {"data": {**WORLD, "test": "q.jsonl"}}, "data.test would be ignored"),
-    (Config, {"data": {"world": "maze", "corpus": "c.jsonl"}}, "data.corpus would be ignored"),
-    (Config, {"data": {"world_options": {"width": 3}}}, r"clear them (data.world_options={})"),
-    (Config, {"data": {"train_questions": 7}}, "data.train_questions is 7, questions drawn from a world"),
+    (Config, {"data": {**ENVIRONMENT, "test": "q.jsonl"}}, "data.test would be ignored"),
+    (Config, {"data": {"environment": "maze", "corpus": "c.jsonl"}}, "data.corpus would be ignored"),
+    (Config, {"data": {"environment_options": {"width": 3}}}, r"clear them (data.environment_options={})"),
+    (Config, {"data": {"train_questions": 7}}, "data.train_questions is 7, questions drawn from an environment"),
     (Config, {"rl": {"steps": 1}, "agent": {"notes": "forbidden"}}, "set rl.memory_signal=false"),
-    (Config, {"credit": "m:f", "memory": {"weight": 2.0}}, "credit.function is m:f, so memory.weight would do nothing"),
+    (
+        Config,
+        {"advantages": "m:f", "memory": {"weight": 2.0}},
+        "advantages.function is m:f, so memory.weight would do nothing",
+    ),
     (Config, {"limits": {"max_note_tokens": 64}, "agent": {"notes": "forbidden"}}, "so there is no note to limit"),
     (Config, {"limits": {"max_note_tokens": 512}}, "never reached, since a whole turn has limits.max_turn_tokens 512"),
     (
@@ -70,9 +74,9 @@ REFUSED: list[tuple[type[Settings], dict[str, Any], str]] = [
 
 ACCEPTED: list[tuple[type[Settings], dict[str, Any]]] = [
     (Config, {"data": {"where": {"level": "hard"}, "test": "q.jsonl"}}),
-    (Config, {"data": {"world": "maze", "test": "q.jsonl"}}),
+    (Config, {"data": {"environment": "maze", "test": "q.jsonl"}}),
     (Config, {"rl": {"steps": 1, "memory_signal": False}, "agent": {"notes": "forbidden"}}),
-    (Config, {"credit": "m:f", "memory": "original"}),
+    (Config, {"advantages": "m:f", "memory": "original"}),
     (Config, {"limits": {"max_note_tokens": 511}}),
     (BuildSettings, {"kind": "dense", **ENCODER, "faiss_file": "x", "dense": {"nprobe": 8}}),
     (SamplerSettings, {"engine": "vllm", "max_rows": 8}),

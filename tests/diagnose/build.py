@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mempo.config.rewards import MemorySettings
-from mempo.config.train import CreditSettings
+from mempo.config.train import AdvantageSettings
 from mempo.diagnose.records import Batch, NoteSignal, RolloutRecord, TurnRecord
 from mempo.diagnose.report import Material, build_report
 
@@ -42,7 +42,7 @@ def report(made: Batch, **more: Any) -> dict[str, Any]:
         "run": "run",
         "metrics": [],
         "memory": MemorySettings(),
-        "credit": CreditSettings(),
+        "advantages": AdvantageSettings(),
     }
     return build_report(Material(batch=made, **{**defaults, **more}))
 

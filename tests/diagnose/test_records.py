@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mempo.config.rewards import MemorySettings
-from mempo.config.train import CreditSettings
+from mempo.config.train import AdvantageSettings
 from mempo.diagnose.records import batch_of, grouped, with_recomputed_advantages
 from mempo.rollout.protocol import TurnGrammar
 from mempo.storage.rollouts import load_rollouts, save_rollouts
@@ -17,7 +17,7 @@ from tests.storage.test_rollouts import CASES, TOKENIZER
 
 def test_texts_of_a_saved_rollout(tmp_path: Path) -> None:
     file = tmp_path / "step-1.jsonl"
-    note = {"turn": 1, "r": 0.5, "p_mem": 0.5, "p_full": None, "p_mem_raw": 0.4, "gold_tokens": 2, "kept_mem": 2}
+    note = {"turn": 1, "r": 0.5, "p_mem": 0.5, "p_baseline": None, "p_mem_raw": 0.4, "gold_tokens": 2, "kept_mem": 2}
     facts = {"question": "Who?", "gold": [["Paris"], ["Tokyo"]], "score": 1.0, "notes": [{**note, "advantage": 0.7}]}
     save_rollouts(file, [CASES["memory"]], [{**facts, "advantage": -0.5, "is_error": False}])
     made = batch_of("step-1", *load_rollouts(file, TOKENIZER, TurnGrammar())[:2], TOKENIZER, 1)
@@ -61,7 +61,7 @@ def test_groups_are_chunks_of_one_question_and_a_question_may_come_twice() -> No
 def test_advantages_computed_again_are_those_of_the_settings() -> None:
     made = batch([rollout(turn(), turn("n", r=r), score=s) for r, s in ((0.1, 0.0), (0.3, 1.0))], advantages="none")
     memory = MemorySettings(pool="question", weight=0.5)
-    again = with_recomputed_advantages(made, CreditSettings(), memory)
+    again = with_recomputed_advantages(made, AdvantageSettings(), memory)
     assert again.advantages == "recomputed"
     # Two values a, b: ± 1/√2.
     assert [r.advantage for r in again.rollouts] == pytest.approx([-0.7071, 0.7071], abs=1e-4)

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from mempo.config.rewards import MemorySettings
-from mempo.config.train import CreditSettings
+from mempo.config.train import AdvantageSettings
 from mempo.diagnose.control import ControlNote
 from mempo.diagnose.numbers import finite
 from mempo.diagnose.records import with_recomputed_advantages
@@ -41,7 +41,7 @@ def test_drift_is_seen_where_it_is_given() -> None:
     made = published()
     for pool, expected in (("question", "look"), ("turn", "ok")):
         settings = MemorySettings(pool=pool)  # type: ignore[arg-type]
-        found = report(with_recomputed_advantages(made, CreditSettings(), settings), memory=settings)
+        found = report(with_recomputed_advantages(made, AdvantageSettings(), settings), memory=settings)
         assert verdict(found, "drift") == expected
         assert found["drift"]["question"] == pytest.approx(1.77, abs=0.01)
 
@@ -109,7 +109,8 @@ def test_curves_and_trends() -> None:
 
 def test_metrics_of_older_runs_are_read_by_their_old_names() -> None:
     lines = [
-        {"stage": "rl", "step": n, f"{name}/memory_share": 0.1 * n} for n, name in enumerate(("credit", "advantages"))
+        {"stage": "rl", "step": n, f"{name}/memory_share": 0.1 * n}
+        for n, name in enumerate(("advantages", "advantages"))
     ]
     assert curves(lines)["advantages/memory_share"] == [0.0, 0.1]
 

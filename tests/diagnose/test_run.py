@@ -35,7 +35,7 @@ NO_MODEL = DiagnoseOptions(use_model=False)
 
 
 def scored(turn: int, r: float, **more: Any) -> dict[str, Any]:
-    p = {"p_mem": r, "p_full": None, "p_mem_raw": r, "p_full_raw": None}
+    p = {"p_mem": r, "p_baseline": None, "p_mem_raw": r, "p_baseline_raw": None}
     return {"turn": turn, "r": r, "gold_tokens": 0, "kept_mem": 0, "kept_full": None, "reason": None, **p, **more}
 
 
@@ -106,12 +106,12 @@ def test_an_older_step_is_computed_again_and_says_so(run: Path, tmp_path: Path) 
 def test_advantages_of_the_users_own_are_not_computed_again(run: Path) -> None:
     file = run / "config.yaml"
     config = yaml.safe_load(file.read_text("utf-8"))
-    config["credit"]["function"] = "examples.own_credit:leave_one_out"
+    config["advantages"]["function"] = "examples.own_advantages_by_question:leave_one_out"
     config["memory"] = {"preset": "recommended"}
     file.write_text(yaml.safe_dump(config), encoding="utf-8")
     report = diagnose(run, DiagnoseOptions(step="1", use_model=False))
     assert report["advantages"]["memory_share"] is None
-    assert any("credit.function" in warning for warning in report["warnings"])
+    assert any("advantages.function" in warning for warning in report["warnings"])
 
 
 def test_an_evaluation_can_be_diagnosed(run: Path) -> None:
@@ -232,8 +232,8 @@ def test_a_whole_small_run(cli: Cli, tmp_path: Path) -> None:  # noqa: F811
     assert len(report["note_curves"]) == 2
     assert report["rollouts"]["notes"] > 4
     last = json.loads((folder / "metrics.jsonl").read_text("utf-8").splitlines()[-1])
-    assert report["advantages"]["memory_share"] == pytest.approx(last["credit/memory_share"])
-    assert report["advantages"]["memory_only"] == pytest.approx(last["credit/memory_only_groups"])
+    assert report["advantages"]["memory_share"] == pytest.approx(last["advantages/memory_share"])
+    assert report["advantages"]["memory_only"] == pytest.approx(last["advantages/memory_only_groups"])
 
 
 def _without_notes(texts: tuple[str, ...]) -> Any:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import mempo.diagnose.true_advantage
 from mempo.cli.main import app
 from mempo.config.rewards import MemorySettings
-from mempo.config.train import CreditSettings
+from mempo.config.train import AdvantageSettings
 from mempo.diagnose.true_advantage import (
     Instrument,
     Measured,
@@ -84,7 +84,7 @@ def instrument(right: dict[str, float], scorer: Believes | None = None, sampler:
         agent=agent(max_turn_tokens=100),
         sampler=sampler or World(right),
         scorer=scorer or Believes(GOOD),
-        scoring=Scoring(OutcomeSettings(), MemorySettings(), CreditSettings(), TOKENIZER),
+        scoring=Scoring(OutcomeSettings(), MemorySettings(), AdvantageSettings(), TOKENIZER),
     )
 
 

@@ -16,8 +16,8 @@ from mempo.envs.atlas import (
     EVERYTHING,
     FORMS,
     TOY,
+    AtlasEnvironment,
     AtlasError,
-    AtlasWorld,
     Objective,
     Rendering,
     Subset,
@@ -32,7 +32,7 @@ from mempo.envs.atlas import (
 )
 from mempo.envs.atlas.facts import fold, stands_in
 from mempo.retrieval.corpus import Document
-from mempo.rollout.interfaces import World
+from mempo.rollout.interfaces import Environment
 from mempo.rollout.question import as_gold
 
 SMALL = Subset(kinds=("country", "element", "prize", "laureate"), max_entities=400)
@@ -236,10 +236,10 @@ def test_about_a_fifth_is_held_out_and_mirrored_facts_stay_together() -> None:
     entities = atlas().entities
     held_out = sum(split_of(e) == "test" for e in entities) / len(entities)
     assert 0.17 < held_out < 0.23
-    world = atlas()
+    environment = atlas()
     for country in (e for e in entities if e.kind == "country"):
         capital = country.only("capital")
-        if capital and (city := world.get(capital.entity)):
+        if capital and (city := environment.get(capital.entity)):
             assert split_of(city) == split_of(country)
 
 
@@ -307,28 +307,28 @@ def test_meta_names_documents_and_facts_in_order_of_hops() -> None:
 
 
 def test_the_toy_subset_keeps_a_small_vocabulary() -> None:
-    world = AtlasWorld(rendering="cards", subset=TOY)
+    environment = AtlasEnvironment(rendering="cards", subset=TOY)
     assert Counter(e.kind for e in atlas(TOY).entities) == {"country": 100, "element": 100}
-    assert all(" " not in name and name.isascii() for name in world.names())
-    words = {word.strip(":") for word in world.vocabulary()}
+    assert all(" " not in name and name.isascii() for name in environment.names())
+    words = {word.strip(":") for word in environment.vocabulary()}
     assert 500 < len(words) < 1000
-    for q in world.questions("test", 20, 5):
+    for q in environment.questions("test", 20, 5):
         assert {word.strip(";") for word in q.text.split()} - words <= {"with", "country", "element"}
 
 
-def test_the_same_subset_is_the_same_world() -> None:
+def test_the_same_subset_is_the_same_environment() -> None:
     few = Subset(kinds=("country",), max_entities=5)
     assert [e.name for e in atlas(few).entities] == ["China", "India", "United States", "Indonesia", "Pakistan"]
 
 
-def test_atlas_is_a_world() -> None:
-    world: World = AtlasWorld(subset=SMALL)
-    assert isinstance(world, World)
-    assert world.questions("test", 2, 2, 0)
+def test_atlas_is_an_environment() -> None:
+    environment: Environment = AtlasEnvironment(subset=SMALL)
+    assert isinstance(environment, Environment)
+    assert environment.questions("test", 2, 2, 0)
 
 
 def test_write_makes_the_three_files(tmp_path: Path) -> None:
-    counts = write(tmp_path / "new", AtlasWorld(subset=SMALL), train=7, test=3, objectives=2)
+    counts = write(tmp_path / "new", AtlasEnvironment(subset=SMALL), train=7, test=3, objectives=2)
     rows = {p.name: [json.loads(line) for line in p.open(encoding="utf-8")] for p in (tmp_path / "new").glob("*.jsonl")}
     assert {name: len(lines) for name, lines in rows.items()} == counts
     assert counts == {"corpus.jsonl": len(documents("prose", SMALL)), "train.jsonl": 7, "test.jsonl": 3}
@@ -341,7 +341,7 @@ def test_write_makes_the_three_files(tmp_path: Path) -> None:
 
 def test_write_leaves_nothing_behind_when_the_questions_cannot_be_made(tmp_path: Path) -> None:
     with pytest.raises(AtlasError, match="ask for fewer"):
-        write(tmp_path / "new", AtlasWorld(subset=TOY), train=100_000)
+        write(tmp_path / "new", AtlasEnvironment(subset=TOY), train=100_000)
     assert not (tmp_path / "new").exists()
 
 
@@ -354,7 +354,7 @@ def test_write_leaves_nothing_behind_when_the_questions_cannot_be_made(tmp_path:
         (lambda: Subset(max_entities=0), "max_entities is 0; it must be at least 1"),
         (lambda: atlas(Subset(kinds=("city",), attributes=("capital",))), "no entity of 5631 is in"),
         (lambda: documents("poem"), "no rendering 'poem'; choose prose or cards"),  # pyright: ignore
-        (lambda: AtlasWorld().questions("dev", 1, 1, 0), "no split 'dev'; choose train or test"),
+        (lambda: AtlasEnvironment().questions("dev", 1, 1, 0), "no split 'dev'; choose train or test"),
         (lambda: questions(split="train", count=1, objectives=11), "1 to 10 objectives, not 11"),
         (lambda: questions(split="train", count=-1), "-1 questions were asked for"),
         (lambda: questions(split="train", count=1, forms=("twohop",)), "did you mean 'two_hop'"),  # pyright: ignore

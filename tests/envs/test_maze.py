@@ -18,13 +18,13 @@ from mempo.config import Config, resolve
 from mempo.config.rewards import OutcomeSettings
 from mempo.config.train import ExpertSettings
 from mempo.data.questions import load_questions
-from mempo.envs.maze import DIRECTIONS, OPPOSITE, MazeWorld, Seen, maze_of, write
+from mempo.envs.maze import DIRECTIONS, OPPOSITE, MazeEnvironment, Seen, maze_of, write
 from mempo.envs.maze.layout import grow, split_of
 from mempo.envs.maze.telling import question_text, read, told, wall
 from mempo.errors import UserError
 from mempo.rewards.outcome import outcome_score
 from mempo.rollout.agent import Agent, Job
-from mempo.rollout.interfaces import Environment, HasExpert, HasTexts, ToolErrorKind
+from mempo.rollout.interfaces import HasExpert, HasTexts, InteractiveEnvironment, ToolErrorKind
 from mempo.rollout.protocol import format_violations
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import StopReason
@@ -38,8 +38,8 @@ DX = {"north": (0, -1), "east": (1, 0), "south": (0, 1), "west": (-1, 0)}
 SHAPES = [(2, 1, None, 0), (3, 3, 7, 0), (4, 3, 9, 0), (4, 3, None, 2), (4, 4, 10, 1)]
 
 
-def world(**options: Any) -> MazeWorld:
-    return MazeWorld(**{"width": 4, "height": 3, "cells": 9, "loops": 0, "rendering": "cards", **options})
+def environment(**options: Any) -> MazeEnvironment:
+    return MazeEnvironment(**{"width": 4, "height": 3, "cells": 9, "loops": 0, "rendering": "cards", **options})
 
 
 def far(doors: dict[str, dict[str, str]], origin: str) -> dict[str, int]:
@@ -91,7 +91,7 @@ def test_a_layout_is_whole_and_has_so_many_loops(width: int, height: int, cells:
 def test_the_goal_can_be_reached_and_the_probe_is_a_shortest_way(
     width: int, height: int, cells: int | None, loops: int, probe: Any
 ) -> None:
-    made = MazeWorld(width, height, cells, loops, probe=probe)
+    made = MazeEnvironment(width, height, cells, loops, probe=probe)
     for question in made.questions("train", 40, seed=4):
         maze = question.meta["maze"]
         doors, here = maze["doors"], maze["start"]
@@ -108,7 +108,7 @@ def test_the_goal_can_be_reached_and_the_probe_is_a_shortest_way(
 
 def test_the_map_is_never_told() -> None:
     for rendering in ("prose", "cards"):
-        for question in world(rendering=rendering).questions("train", 30):
+        for question in environment(rendering=rendering).questions("train", 30):
             maze = question.meta["maze"]
             others = [name for name in (*maze["doors"], maze["word"]) if name != maze["start"]]
             assert maze["start"] in question.text
@@ -121,7 +121,7 @@ def test_the_map_is_never_told() -> None:
 def test_questions_repeat_and_splits_share_no_layout() -> None:
     def shapes(split: str, seed: int) -> set[str]:
         found = set()
-        for question in world().questions(split, 150, seed=seed):
+        for question in environment().questions(split, 150, seed=seed):
             doors = maze_of(question.meta["maze"]).doors
             places, queue = {question.meta["maze"]["start"]: (0, 0)}, [question.meta["maze"]["start"]]
             for cell in queue:
@@ -133,9 +133,9 @@ def test_questions_repeat_and_splits_share_no_layout() -> None:
             found.add(str(sorted((x - left, y - top, *doors[cell]) for cell, (x, y) in places.items())))
         return found
 
-    assert world().questions("train", 9, seed=2) == world().questions("train", 9, seed=2)
-    assert world().questions("train", 9, seed=2) != world().questions("train", 9, seed=3)
-    assert world().questions("train", 9, seed=2)[:4] == world().questions("train", 4, seed=2)
+    assert environment().questions("train", 9, seed=2) == environment().questions("train", 9, seed=2)
+    assert environment().questions("train", 9, seed=2) != environment().questions("train", 9, seed=3)
+    assert environment().questions("train", 9, seed=2)[:4] == environment().questions("train", 4, seed=2)
     assert not (shapes("train", 0) | shapes("train", 1)) & (shapes("test", 0) | shapes("test", 1))
 
 
@@ -163,20 +163,20 @@ def test_a_layout_keeps_its_split_wherever_it_lies() -> None:
 )
 def test_options_that_no_maze_can_have_are_one_line(options: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError) as caught:
-        world(**options)
+        environment(**options)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:
     with pytest.raises(UserError, match=r"1 objective, not 2; set data\.objectives=\[1\]"):
-        world().questions("train", 1, 2)
+        environment().questions("train", 1, 2)
     with pytest.raises(UserError, match="no split 'dev'"):
-        world().questions("dev", 1)
+        environment().questions("dev", 1)
     (lone,) = {split_of(grow(2, 1, 2, 0, random.Random(n)), 0.2) for n in range(9)}
     other = "test" if lone == "train" else "train"
     with pytest.raises(UserError, match=r"none of 1000 layouts .* is in the split"):
-        MazeWorld(2, 1, loops=0).questions(other, 1)
+        MazeEnvironment(2, 1, loops=0).questions(other, 1)
 
 
 @pytest.mark.parametrize(
@@ -190,13 +190,13 @@ def test_what_cannot_be_drawn_is_refused() -> None:
     ],
 )
 def test_a_damaged_maze_is_one_line(change: Any, said: str) -> None:
-    (question,) = world().questions("train", 1)
+    (question,) = environment().questions("train", 1)
     maze = json.loads(json.dumps(question.meta["maze"]))
     change(maze)
     with pytest.raises(UserError, match=rf"question q7: meta\.maze holds .*{said}"):
-        world().episode(Question("q7", "?", "x", meta={"maze": maze}))
+        environment().episode(Question("q7", "?", "x", meta={"maze": maze}))
     with pytest.raises(UserError, match=r"question q8: meta\.maze holds no maze"):
-        world().episode(Question("q8", "?", "x"))
+        environment().episode(Question("q8", "?", "x"))
 
 
 # --- telling and walking -------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_a_walk_tells_where_it_leads() -> None:
     question = Question(
         "q", "?", "fern", meta={"maze": {"doors": doors, "start": "Hall", "goal": "Den", "word": "fern"}}
     )
-    move = world().episode(question)["move"]
+    move = environment().episode(question)["move"]
 
     def moved(argument: str) -> tuple[str, Any]:
         result = asyncio.run(move.call(argument))
@@ -231,7 +231,7 @@ def test_a_walk_tells_where_it_leads() -> None:
     assert (error, "north, east, south, west" in said) == (ToolErrorKind.BAD_CALL, True)
     assert moved("south") == ("Den: north\nword: fern", None)
     assert moved("north") == ("Attic: south west", None)
-    other = world(rendering="prose").episode(question)["move"]
+    other = environment(rendering="prose").episode(question)["move"]
     assert asyncio.run(other.call("south")).notice == "There is no door south. You are in the Hall; a door leads east."
 
 
@@ -246,7 +246,7 @@ def agent_and_questions(tmp_path: Path, *overrides: str) -> tuple[Agent, list[Qu
     made = config(*overrides)
     data = load_data(made, tmp_path)
     assert data.retriever is None
-    agent = make_agent(made, tokenizer_of_toy(made, data), make_tools(made, None), data.world)
+    agent = make_agent(made, tokenizer_of_toy(made, data), make_tools(made, None), data.environment)
     return agent, data.test, made
 
 
@@ -263,11 +263,11 @@ def score(demos: list[Demo]) -> float:
 
 
 LOOPS = (
-    "data.world_options={width: 4, height: 3, cells: 10, loops: 2, rendering: cards}",
+    "data.environment_options={width: 4, height: 3, cells: 10, loops: 2, rendering: cards}",
     "limits.max_turns=30",
     "limits.max_turn_tokens=200",
 )
-PROSE = ("data.world_options.rendering=prose", "limits.max_turn_tokens=2000", "limits.max_context_tokens=5000")
+PROSE = ("data.environment_options.rendering=prose", "limits.max_turn_tokens=2000", "limits.max_context_tokens=5000")
 PROSE += ("limits.max_obs_tokens=500",)
 
 
@@ -336,8 +336,8 @@ def test_a_note_is_one_token_a_word_for_the_toy(tmp_path: Path) -> None:
 
 
 def test_it_is_an_environment() -> None:
-    made = world()
-    assert isinstance(made, Environment)
+    made = environment()
+    assert isinstance(made, InteractiveEnvironment)
     assert isinstance(made, HasExpert)
     assert isinstance(made, HasTexts)
     assert list(made.documents()) == []
@@ -348,7 +348,7 @@ def test_it_is_an_environment() -> None:
     [
         (["agent.tools=[search]"], r"the maze has no documents to search.*agent\.tools=\[\]"),
         (["data.corpus=x.jsonl"], r"data\.corpus would be ignored"),
-        (["data.world=atlas", "data.world_options={}", "data.train=x"], r"data\.train would be ignored"),
+        (["data.environment=atlas", "data.environment_options={}", "data.train=x"], r"data\.train would be ignored"),
         (["agent.context=react"], "agent.context react is a history without notes"),
     ],
 )
@@ -362,8 +362,8 @@ def test_what_does_not_fit_a_maze_is_refused(overrides: list[str], said: str) ->
     [
         (("data.objectives=[2]",), "1 objective, not 2"),
         (("data.test_objectives=[1, 3]",), "1 objective, not 3"),
-        (("data.world_options={widht: 3}",), "did you mean 'width'"),
-        (("data.world_options.cells=99",), "99 cells"),
+        (("data.environment_options={widht: 3}",), "did you mean 'width'"),
+        (("data.environment_options.cells=99",), "99 cells"),
     ],
 )
 def test_what_a_maze_cannot_be_is_refused_with_the_data(overrides: tuple[str, ...], said: str, tmp_path: Path) -> None:
@@ -372,9 +372,9 @@ def test_what_a_maze_cannot_be_is_refused_with_the_data(overrides: tuple[str, ..
 
 
 def test_mazes_of_a_file_are_played_like_drawn_ones(tmp_path: Path) -> None:
-    counts = write(tmp_path, world(), train=12, test=60, seed=5)
+    counts = write(tmp_path, environment(), train=12, test=60, seed=5)
     assert counts == {"train.jsonl": 12, "test.jsonl": 60}
-    saved, drawn = load_questions(tmp_path / "train.jsonl"), world().questions("train", 12, seed=5)
+    saved, drawn = load_questions(tmp_path / "train.jsonl"), environment().questions("train", 12, seed=5)
     assert [(q.id, q.text, q.gold, q.probe) for q in saved] == [(q.id, q.text, q.gold, q.probe) for q in drawn]
     assert [q.meta["maze"] for q in saved] == [q.meta["maze"] for q in drawn]
     files = (f"data.train={tmp_path / 'train.jsonl'}", f"data.test={tmp_path / 'test.jsonl'}")
@@ -391,7 +391,7 @@ def test_probe_samples_ask_for_the_start_direction(tmp_path: Path) -> None:
     made = config("sft.demos=12", "toy.warmup_steps=0", "toy.copy_share=0", "sft.probe_share=0.9", "sft.batch_rows=20")
     data = load_data(made, tmp_path)
     tokenizer = tokenizer_of_toy(made, data)
-    agent = make_agent(made, tokenizer, make_tools(made, None), data.world)
+    agent = make_agent(made, tokenizer, make_tools(made, None), data.environment)
     rows = [tokenizer.decode(row.ids) for row in sft_rows(made, data, agent, quiet())(0)]
     probes = [text for text in rows if f"<think>\n{made.memory.probe.thought}\n" in text]
     assert len(probes) == 18
@@ -407,7 +407,7 @@ def test_episodes_that_lost_their_way_are_not_imitated(tmp_path: Path) -> None:
     def told(*overrides: str) -> int:
         made = config(*plain, *overrides)
         data = load_data(made, tmp_path)
-        agent = make_agent(made, tokenizer_of_toy(made, data), make_tools(made, None), data.world)
+        agent = make_agent(made, tokenizer_of_toy(made, data), make_tools(made, None), data.environment)
         console = Console(file=io.StringIO(), width=120)
         sft_rows(made, data, agent, console)
         found = re.search(r"demonstrations: (\d+) episodes", console.file.getvalue())  # type: ignore[attr-defined]
@@ -424,7 +424,7 @@ def test_episodes_that_lost_their_way_are_not_imitated(tmp_path: Path) -> None:
 
 SMALL = (
     "model.threads=1",
-    "data.world_options={width: 2, height: 2, cells: 4, loops: 0, rendering: cards, test_fraction: 0.5}",
+    "data.environment_options={width: 2, height: 2, cells: 4, loops: 0, rendering: cards, test_fraction: 0.5}",
     "data.train_questions=12",
     "evaluate.questions=2",
     "limits.max_turns=6",
@@ -464,6 +464,6 @@ def test_the_maze_trains_through_the_command_line(
     assert all(record["objectives"] == 1 for record in saved)
     assert "over n questions" in call("eval", str(run), "evaluate.questions=1")
     out = tmp_path / "mazes"
-    said = call("world", "maze", "--out", str(out), "--train", "3", "--test", "2", "--rendering", "cards")
+    said = call("environment", "maze", "--out", str(out), "--train", "3", "--test", "2", "--rendering", "cards")
     assert "train.jsonl: 3 lines" in said
     assert len(read_lines(out / "test.jsonl")) == 2

@@ -29,9 +29,9 @@ def measured(*rollouts: tuple[Trajectory, list[NoteScore]]) -> dict[str, float |
     return aggregate([facts(t, *notes) for t, notes in rollouts], [t.stop for t, _ in rollouts])
 
 
-def note(turn: int, p_mem: float, p_full: float | None = None, kept: int = 2) -> NoteScore:
-    r = p_mem - (p_full or 0.0)
-    return NoteScore(turn, p_mem, p_full, r, 2, kept, kept, p_mem, p_full)
+def note(turn: int, p_mem: float, p_baseline: float | None = None, kept: int = 2) -> NoteScore:
+    r = p_mem - (p_baseline or 0.0)
+    return NoteScore(turn, p_mem, p_baseline, r, 2, kept, kept, p_mem, p_baseline)
 
 
 SILENT = NoteScore(2, None, None, None, 2, 0, 0, None, None, "empty_choice")
@@ -138,12 +138,12 @@ def test_the_memory_signal_is_reported_by_turn() -> None:
     assert found["memory/p_mem/turn_2"] == pytest.approx(0.7)
     assert found["memory/p_mem/turn_3"] == pytest.approx(0.2)
     assert found["memory/r/turn_3"] == pytest.approx(-0.1)
-    assert found["memory/p_full/turn_2"] == pytest.approx(0.4)
+    assert found["memory/p_baseline/turn_2"] == pytest.approx(0.4)
     assert found["memory/gold_kept"] == pytest.approx(5 / 8)
 
 
-def test_without_a_baseline_p_full_is_not_known() -> None:
+def test_without_a_baseline_p_baseline_is_not_known() -> None:
     found = measured((played(QUESTION, 2), [note(1, 0.0)]))
-    assert found["memory/p_full"] is None
-    assert "memory/p_full/turn_2" not in found
+    assert found["memory/p_baseline"] is None
+    assert "memory/p_baseline/turn_2" not in found
     assert found["memory/p_mem"] == 0  # known, and 0

@@ -24,18 +24,18 @@ class NaiveNote:
     """One scored note: P on either side, and how many gold tokens each side kept of how many."""
 
     p_mem: float
-    p_full: float
+    p_baseline: float
     kept_mem: int
     kept_full: int
     gold_tokens: int
 
     @property
     def r(self) -> float:
-        return self.p_mem - self.p_full
+        return self.p_mem - self.p_baseline
 
 
 @dataclass(frozen=True)
-class NaiveCredit:
+class NaiveAdvantages:
     """`notes` and `memory`: `[rollouts]{turn}`; `outcome`: `[rollouts]`; `tokens`: `[rollouts][turns][generated]`."""
 
     notes: list[dict[int, NaiveNote]]
@@ -149,12 +149,12 @@ def score_rollout(
         mem, full = contexts_of(rollout, t)
         by_mem, by_full = logprobs(mem, probe), logprobs(full, probe)
         p_mem, kept_mem = kept_mean([by_mem[k] for k in positions], count_eps)
-        p_full, kept_full = kept_mean([by_full[k] for k in positions], count_eps)
-        notes[t] = NaiveNote(p_mem, p_full, kept_mem, kept_full, len(positions))
+        p_baseline, kept_full = kept_mean([by_full[k] for k in positions], count_eps)
+        notes[t] = NaiveNote(p_mem, p_baseline, kept_mem, kept_full, len(positions))
     return notes
 
 
-def original_credit(
+def original_advantages(
     question: Question,
     rollouts: Sequence[Trajectory],
     scores: Sequence[float],
@@ -162,7 +162,7 @@ def original_credit(
     logprobs: LogProbs,
     thought: str,
     count_eps: float = 1e-8,
-) -> NaiveCredit:
+) -> NaiveAdvantages:
     """The rollouts of one question. `count_eps` is added to the count of kept tokens, as the original does."""
     notes = [score_rollout(question, rollout, tokenizer, logprobs, thought, count_eps) for rollout in rollouts]
 
@@ -184,4 +184,4 @@ def original_credit(
                 values.append(outcome[i] + (memory[i][t] if k in inside else 0.0))
             by_turn.append(values)
         tokens.append(by_turn)
-    return NaiveCredit(notes, outcome, memory, tokens)
+    return NaiveAdvantages(notes, outcome, memory, tokens)

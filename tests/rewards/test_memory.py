@@ -73,7 +73,7 @@ def test_without_baseline_no_pass_over_the_history_is_asked_for() -> None:
     scorer = FakeScorer()
     notes = score(three_turns(), NONE, scorer)
     assert scorer.contexts == [(*QUESTION_IDS, 5, 6), (*QUESTION_IDS, 8)]
-    assert all(note.r == note.p_mem and note.p_full is None and note.kept_full is None for note in notes)
+    assert all(note.r == note.p_mem and note.p_baseline is None and note.kept_full is None for note in notes)
 
 
 def test_only_the_gold_tokens_are_asked_for() -> None:
@@ -96,7 +96,7 @@ def test_p_is_the_geometric_mean_over_gold_tokens() -> None:
     rollout = trajectory(turn(0), turn(1, own=[9, 9, 1], note=(0, 2)))
     [note] = score(rollout, FULL, FakeScorer(rule), question("abc"))
     assert note.p_mem == pytest.approx(math.exp(-0.2))
-    assert note.p_full == pytest.approx(math.exp(-2.0))
+    assert note.p_baseline == pytest.approx(math.exp(-2.0))
     assert note.r == pytest.approx(math.exp(-0.2) - math.exp(-2.0))
     assert note.reason is None
 

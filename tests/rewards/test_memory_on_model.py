@@ -56,8 +56,8 @@ def test_reward_of_a_model(family: str) -> None:
         (1, p(head + list(words[2:5])), p(before_1)),
         (2, p(head + list(words[3:8])), p(before_2)),
     ]
-    assert [(note.turn, note.p_mem, note.p_full) for note in notes] == [
+    assert [(note.turn, note.p_mem, note.p_baseline) for note in notes] == [
         (t, pytest.approx(mem, rel=1e-4), pytest.approx(full, rel=1e-4)) for t, mem, full in expected
     ]
     assert [note.r for note in notes] == pytest.approx([mem - full for _, mem, full in expected], rel=1e-3, abs=1e-6)
-    assert len({note.p_mem for note in notes} | {note.p_full for note in notes}) == 4
+    assert len({note.p_mem for note in notes} | {note.p_baseline for note in notes}) == 4

@@ -78,7 +78,7 @@ def test_a_baseline_is_asked_for_and_subtracted(baseline: str, contexts: list[tu
 def test_a_copied_note_earns_nothing_over_the_note_before() -> None:
     copied = trajectory(turn(0, own=[1, 2], note=(0, 1)), turn(1, own=[1, 3], note=(0, 1)))
     [note] = score(copied, MemorySettings(baseline="previous_note"))
-    assert (note.r, note.p_mem) == (0.0, note.p_full)
+    assert (note.r, note.p_mem) == (0.0, note.p_baseline)
 
 
 def test_the_reference_answers_for_the_baseline_alone() -> None:

@@ -37,22 +37,22 @@ def note(mem: list[float], full: list[float] | None = None, **settings: Any) -> 
 def test_thresholds(threshold: str, mem_kept: list[int], full_kept: list[int]) -> None:
     found = note(MEM, FULL, threshold=threshold)
     p_mem = math.exp(sum(MEM[k] for k in mem_kept) / len(mem_kept))
-    p_full = math.exp(sum(FULL[k] for k in full_kept) / len(full_kept))
-    assert (found.p_mem, found.p_full, found.r) == (
+    p_baseline = math.exp(sum(FULL[k] for k in full_kept) / len(full_kept))
+    assert (found.p_mem, found.p_baseline, found.r) == (
         pytest.approx(p_mem),
-        pytest.approx(p_full),
-        pytest.approx(p_mem - p_full),
+        pytest.approx(p_baseline),
+        pytest.approx(p_mem - p_baseline),
     )
     assert (found.gold_tokens, found.kept_mem, found.kept_full) == (4, len(mem_kept), len(full_kept))
     # Whatever the filter shows, the honest numbers stand beside it.
     assert found.p_mem_raw == pytest.approx(math.exp(-6.6 / 4))
-    assert found.p_full_raw == pytest.approx(math.exp(-4.2 / 4))
+    assert found.p_baseline_raw == pytest.approx(math.exp(-4.2 / 4))
 
 
 def test_threshold_of_the_original_in_numbers() -> None:
     found = note(MEM, threshold="independent")
     assert found.p_mem == found.r == pytest.approx(math.exp(-0.15))
-    assert (found.kept_mem, found.p_full, found.kept_full) == (2, None, None)
+    assert (found.kept_mem, found.p_baseline, found.kept_full) == (2, None, None)
 
 
 def test_the_threshold_is_strict() -> None:
@@ -85,7 +85,12 @@ def test_an_empty_choice_is_no_signal(threshold: str, mem: list[float], full: li
 
 def test_an_empty_choice_on_one_side_keeps_what_is_known_of_the_other() -> None:
     found = note(CLUELESS, SURE, threshold="independent")
-    assert (found.p_mem, found.p_full, found.kept_mem, found.kept_full) == (None, pytest.approx(math.exp(-0.1)), 0, 2)
+    assert (found.p_mem, found.p_baseline, found.kept_mem, found.kept_full) == (
+        None,
+        pytest.approx(math.exp(-0.1)),
+        0,
+        2,
+    )
     assert note(CLUELESS, threshold="independent").r is None
 
 
@@ -93,13 +98,13 @@ def test_the_empty_rule_of_the_original_pays_a_clueless_note() -> None:
     found = note(CLUELESS, SURE, threshold="independent", empty_is_one=True)
     assert (found.p_mem, found.r, found.reason) == (1.0, pytest.approx(1 - math.exp(-0.1)), None)
     assert note(CLUELESS, CLUELESS, threshold="independent", empty_is_one=True).r == 0.0
-    assert note(SURE, CLUELESS, threshold="independent", empty_is_one=True).p_full == 1.0
+    assert note(SURE, CLUELESS, threshold="independent", empty_is_one=True).p_baseline == 1.0
 
 
 def test_log_ratio() -> None:
-    p_mem, p_full = math.exp(-6.6 / 4), math.exp(-4.2 / 4)
+    p_mem, p_baseline = math.exp(-6.6 / 4), math.exp(-4.2 / 4)
     found = note(MEM, FULL, reward="log_ratio", ratio_eps=0.01)
-    assert found.r == pytest.approx(math.log(p_mem + 0.01) - math.log(p_full + 0.01))
+    assert found.r == pytest.approx(math.log(p_mem + 0.01) - math.log(p_baseline + 0.01))
     assert note(MEM, reward="log_ratio").r == pytest.approx(math.log(p_mem + 1e-4))
     # eps bounds it, however hopeless the note.
     assert note([-500.0], reward="log_ratio").r == pytest.approx(math.log(1e-4))

@@ -28,7 +28,7 @@ from transformers import PreTrainedTokenizerFast
 
 from mempo.config.rewards import MemorySettings
 from mempo.config.rollout import DecodingSettings, PromptSettings
-from mempo.config.train import CreditSettings
+from mempo.config.train import AdvantageSettings
 from mempo.engine.policy import Policy
 from mempo.engine.scorer import LocalScorer, score_naive
 from mempo.rewards import NoteScore, OutcomeScore, score_notes
@@ -43,12 +43,12 @@ from mempo.train.score_batch import ScoredBatch
 from mempo.train.tiny_model import toy_tokenizer
 from tests.rewards.naive_original import (
     LogProbs,
-    NaiveCredit,
+    NaiveAdvantages,
     NaiveNote,
     gold_of,
     mean_and_std,
     of_model,
-    original_credit,
+    original_advantages,
     probe_of,
 )
 from tests.tiny import CORPUS, TAG_TOKENS, Scripted, make_agent, make_tokenizer, said, tiny_model, unigram
@@ -270,15 +270,15 @@ def library(groups: Sequence[Group], tokenizer: Tokenizer, scorer: Scorer) -> Ou
     notes = score_notes(questions, rollouts, tokenizer, scorer, ORIGINAL)
     outcomes = [OutcomeScore(score, None, True, {}) for group in groups for score in group.scores]
     batch = ScoredBatch(questions, rollouts, outcomes, notes, [], {}).counted(len(groups[0].rollouts))
-    rows = training_rows(batch, batch_advantages(batch, CreditSettings(), ORIGINAL))
+    rows = training_rows(batch, batch_advantages(batch, AdvantageSettings(), ORIGINAL))
     return Ours(notes, advantages_by_turn(rows, len(rollouts)))
 
 
-def naive(group: Group, tokenizer: Tokenizer, logprobs: LogProbs, count_eps: float = 0.0) -> NaiveCredit:
-    return original_credit(group.question, group.rollouts, group.scores, tokenizer.hf, logprobs, THOUGHT, count_eps)
+def naive(group: Group, tokenizer: Tokenizer, logprobs: LogProbs, count_eps: float = 0.0) -> NaiveAdvantages:
+    return original_advantages(group.question, group.rollouts, group.scores, tokenizer.hf, logprobs, THOUGHT, count_eps)
 
 
-def assert_equal(ours: Ours, expected: NaiveCredit, p_atol: float, credit_atol: float) -> None:
+def assert_equal(ours: Ours, expected: NaiveAdvantages, p_atol: float, advantage_atol: float) -> None:
     """Notes, kept counts and the advantage of every generated token."""
     for found, wanted in zip(ours.notes, expected.notes, strict=True):
         assert [note.turn for note in found] == list(wanted)
@@ -286,11 +286,13 @@ def assert_equal(ours: Ours, expected: NaiveCredit, p_atol: float, credit_atol: 
             one = wanted[note.turn]
             assert (note.gold_tokens, note.kept_mem, note.kept_full) == (one.gold_tokens, one.kept_mem, one.kept_full)
             assert note.reason is None
-            assert (note.p_mem, note.p_full, note.r) == pytest.approx((one.p_mem, one.p_full, one.r), rel=0, abs=p_atol)
+            assert (note.p_mem, note.p_baseline, note.r) == pytest.approx(
+                (one.p_mem, one.p_baseline, one.r), rel=0, abs=p_atol
+            )
     for found, wanted in zip(ours.tokens, expected.tokens, strict=True):
         assert list(found) == list(range(len(wanted)))
         for t, values in found.items():
-            assert values == pytest.approx(wanted[t], rel=0, abs=credit_atol)
+            assert values == pytest.approx(wanted[t], rel=0, abs=advantage_atol)
 
 
 class Believer:
@@ -324,14 +326,14 @@ def test_random_groups(name: str, seed: int) -> None:
     assert_equal(library([group], tokenizer, model), naive(group, tokenizer, model.logprobs), 1e-12, 1e-9)
 
 
-def most_difference(credit: NaiveCredit) -> float:
+def most_difference(advantages: NaiveAdvantages) -> float:
     """How far `count + 1e-8` instead of `count` can move an advantage.
 
     P grows by P * |mean| * 1e-8 / count, at most log(2)/2 * 1e-8 since kept tokens have a mean above log 0.5. r moves
     by no more than one such step, the pool's mean and std by no more than r, and a std near 0 makes much of it.
     """
-    pool = [note.r for rollout in credit.notes for note in rollout.values()]
-    largest = max((abs(a) for rollout in credit.memory for a in rollout.values()), default=0.0)
+    pool = [note.r for rollout in advantages.notes for note in rollout.values()]
+    largest = max((abs(a) for rollout in advantages.memory for a in rollout.values()), default=0.0)
     return 1e-9 + 0.35e-8 * (2 + 2 * largest) / (mean_and_std(pool)[1] + 1e-6)
 
 
@@ -439,7 +441,7 @@ def test_an_only_note_by_hand() -> None:
     [[note], none] = ours.notes
     assert none == []
     assert (note.turn, note.gold_tokens, note.kept_mem, note.kept_full) == (1, 4, 2, 0)  # Paris ; x y
-    assert (note.p_mem, note.p_full) == (pytest.approx(math.exp(-0.15)), 1.0)
+    assert (note.p_mem, note.p_baseline) == (pytest.approx(math.exp(-0.15)), 1.0)
     outcome, r = 0.5 / (math.sqrt(0.5) + 1e-6), math.exp(-0.15) - 1
     on_note = len(tokenizer.encode_trusted("<mem>Paris</mem>"))
     rest = len(rollouts[0].turns[1].generated_ids) - on_note
@@ -453,5 +455,5 @@ def test_two_clueless_sides_are_worth_nothing() -> None:
     noted = "<mem>Paris</mem><think>t</think><answer>Paris</answer>"
     rollouts = [play_texts(tokenizer, asked, i, ["<think>t</think><search>s</search>", noted]) for i in range(2)]
     ours = library([Group(asked, rollouts, [0.0, 0.0])], tokenizer, Told([-3.0], [-4.0], [-5.0], [-1.0]))
-    assert [(note.p_mem, note.p_full, note.r) for [note] in ours.notes] == [(1.0, 1.0, 0.0)] * 2
+    assert [(note.p_mem, note.p_baseline, note.r) for [note] in ours.notes] == [(1.0, 1.0, 0.0)] * 2
     assert {a for rollout in ours.tokens for by_turn in rollout.values() for a in by_turn} == {0.0}

@@ -135,7 +135,7 @@ def test_the_note_span_holds_the_note_in_every_family(family: str, tags: str) ->
 
 
 @pytest.mark.parametrize("family", ["byte_bpe", "unigram", "byte_fallback"])
-def test_a_token_across_the_end_of_a_note_is_its_own_for_credit_and_not_for_the_next_prompt(family: str) -> None:
+def test_a_token_across_the_end_of_a_note_is_its_own_for_advantages_and_not_for_the_next_prompt(family: str) -> None:
     tokenizer = make_tokenizer(family)
     text = "<mem>the capital of France</mem><think>so</think><answer>Paris</answer>"
     turn = read_turn(make_agent(tokenizer), 1, (1,), (), said(tokenizer, text), 1.0)

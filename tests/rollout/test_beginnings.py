@@ -104,14 +104,14 @@ class Endless:
 
 
 def test_an_environment_is_brought_to_where_the_beginning_left_it() -> None:
-    world = Counting()
-    agent = acting(world)
+    environment = Counting()
+    agent = acting(environment)
     tokenizer = agent.renderer.tokenizer
     texts = ["<think>t</think><move>east</move>", MOVED, MOVED, "<mem>n</mem><think>t</think><answer>3</answer>"]
     question = Question("q", "?", "3")
     done = asyncio.run(rollout(agent, Scripted(tokenizer, texts), Job(question, 0, ("x",)), DecodingSettings()))
     again = go_on(agent, Replays(done), question, from_note(done, 2))
-    assert world.episodes == ["q", "q"]  # an episode of its own
+    assert environment.episodes == ["q", "q"]  # an episode of its own
     # The third call says 3 again: the first two were made anew.
     assert [alike(turn) for turn in again.turns] == [alike(turn) for turn in done.turns]
     assert "east 3" in tokenizer.decode(again.turns[3].prompt_ids)

@@ -1,4 +1,4 @@
-"""Worlds to act in: action tags of their own in the language of a turn, and tools with a state for every rollout."""
+"""Environments to act in: action tags of their own in the language of a turn, and tools with a state for every rollout."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from mempo.config import resolve
-from mempo.envs.atlas import AtlasWorld
+from mempo.envs.atlas import AtlasEnvironment
 from mempo.errors import ConfigError, UserError
 from mempo.rollout.agent import Agent, Job, run_rollouts
-from mempo.rollout.interfaces import Environment, Tool, ToolErrorKind, ToolResult, World
+from mempo.rollout.interfaces import Environment, InteractiveEnvironment, Tool, ToolErrorKind, ToolResult
 from mempo.rollout.protocol import ACTION_TAGS, TAGS, ParseOutcome, TurnGrammar, format_violations, parse_turn, scan
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import StopReason, Trajectory
@@ -58,9 +58,9 @@ class Counting:
         return self.made()
 
 
-def agent(world: Any, **limits: Any) -> Agent:
+def agent(environment: Any, **limits: Any) -> Agent:
     made = make_agent(TOKENIZER, context="full", grammar=WITH_MOVE, **limits)
-    return dataclasses.replace(made, environment=world)
+    return dataclasses.replace(made, environment=environment)
 
 
 class Mover:
@@ -77,9 +77,9 @@ class Mover:
         return await Scripted(TOKENIZER, [f"<think>t</think>{text}"]).generate(prompt_ids, sampling)
 
 
-def play(world: Any, rollouts: int = 4, moves: int = 3, **limits: Any) -> list[Trajectory]:
+def play(environment: Any, rollouts: int = 4, moves: int = 3, **limits: Any) -> list[Trajectory]:
     jobs = [Job(Question("q", "?", "east 3"), n, ()) for n in range(rollouts)]
-    return asyncio.run(run_rollouts(agent(world, **limits), Mover(moves), jobs))
+    return asyncio.run(run_rollouts(agent(environment, **limits), Mover(moves), jobs))
 
 
 # --- the language --------------------------------------------------------------------------------------------------
@@ -150,11 +150,11 @@ def test_an_action_stands_once() -> None:
 
 
 def test_rollouts_of_one_question_share_no_state() -> None:
-    world = Counting()
-    assert isinstance(world, Environment)
-    found = play(world)
+    environment = Counting()
+    assert isinstance(environment, InteractiveEnvironment)
+    found = play(environment)
     assert [trajectory.answer for trajectory in found] == ["east 3"] * 4
-    assert world.episodes == ["q"] * 4
+    assert environment.episodes == ["q"] * 4
 
 
 def test_tools_of_the_agent_stand_beside_those_of_the_episode() -> None:
@@ -225,16 +225,16 @@ def test_a_failing_move_is_data() -> None:
 # --- an agent of a configuration -----------------------------------------------------------------------------------
 
 
-def test_the_grammar_holds_the_actions_of_world_and_tools() -> None:
+def test_the_grammar_holds_the_actions_of_environment_and_tools() -> None:
     config = resolve(None, ["agent.tools=[]", "prompt.template=plain"]).config
     made = agent_of(config, TOKENIZER, {}, Counting())
     assert made.grammar.actions == ("move", "answer")
     assert made.environment is not None
     both = agent_of(config, TOKENIZER, {"search": Count()}, Counting())
     assert both.grammar.actions == ("move", "search", "answer")
-    plain = agent_of(config, TOKENIZER, {"search": Count()}, AtlasWorld())
+    plain = agent_of(config, TOKENIZER, {"search": Count()}, AtlasEnvironment())
     assert (plain.grammar.actions, plain.environment) == (("search", "answer"), None)
-    assert not isinstance(AtlasWorld(), Environment)
+    assert not isinstance(AtlasEnvironment(), InteractiveEnvironment)
 
 
 def test_two_that_answer_one_action_are_refused() -> None:
@@ -242,8 +242,8 @@ def test_two_that_answer_one_action_are_refused() -> None:
         name = "searching"
         actions = ("search",)
 
-    world = Searching()
-    assert isinstance(world, World)
+    environment = Searching()
+    assert isinstance(environment, Environment)
     config = resolve(None, ["prompt.template=plain"]).config
-    with pytest.raises(ConfigError, match=r"agent\.tools: search is an action of world searching already"):
-        agent_of(config, TOKENIZER, {"search": Count()}, world)
+    with pytest.raises(ConfigError, match=r"agent\.tools: search is an action of environment searching already"):
+        agent_of(config, TOKENIZER, {"search": Count()}, environment)

@@ -14,18 +14,18 @@ from mempo.run.own_objects import load_own_objects, own_objects
 
 MODULE = """
 def score(question, trajectory): ...
-def credit(scores, notes): ...
+def advantages(scores, notes): ...
 def context(renderer): ...
 def tool(): ...
-def world(**options): ...
+def environment(**options): ...
 def provider(): ...
 """
 SETTINGS = {
     "reward": "reward={}:score",
-    "credit": "credit={}:credit",
+    "advantages": "advantages={}:advantages",
     "agent.context": "agent.context={}:context",
     "agent.tools": "agent.tools=['{}:tool']",
-    "data.world": "data.world={}:world",
+    "data.environment": "data.environment={}:environment",
 }
 
 
@@ -48,10 +48,10 @@ def test_every_kind_of_object_is_found(module: str) -> None:
     config = resolve("quickstart", overrides).config
     assert {key: path.partition(":")[2] for key, path in own_objects(config)} == {
         "reward": "score",
-        "credit": "credit",
+        "advantages": "advantages",
         "agent.context": "context",
         "agent.tools": "tool",
-        "data.world": "world",
+        "data.environment": "environment",
     }
     load_own_objects(config)
 

@@ -166,11 +166,14 @@ def test_a_folder_made_otherwise_takes_force(tmp_path: Path) -> None:
 
 # --- the commands --------------------------------------------------------------------------------------------------
 
-WORLDS = (["world", "atlas", "--subset", "toy", "--train", "3", "--test", "2"], ["world", "maze", "--train", "3"])
+ENVIRONMENTS = (
+    ["environment", "atlas", "--subset", "toy", "--train", "3", "--test", "2"],
+    ["environment", "maze", "--train", "3"],
+)
 
 
-@pytest.mark.parametrize("command", WORLDS, ids=["atlas", "maze"])
-def test_a_world_spares_a_file_of_the_users(mempo: Run, tmp_path: Path, command: list[str]) -> None:
+@pytest.mark.parametrize("command", ENVIRONMENTS, ids=["atlas", "maze"])
+def test_an_environment_spares_a_file_of_the_users(mempo: Run, tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "train.jsonl").write_text("mine")
     (tmp_path / "README.md").write_text("mine too")
     said = mempo(*command, "--out", tmp_path, code=2)

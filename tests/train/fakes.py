@@ -10,7 +10,7 @@ from typing import Any
 
 from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.config.rollout import DecodingSettings
-from mempo.config.train import CreditSettings, LossSettings, OptimSettings, RlSettings
+from mempo.config.train import AdvantageSettings, LossSettings, OptimSettings, RlSettings
 from mempo.engine.policy import Policy
 from mempo.engine.scorer import LocalScorer
 from mempo.engine.update import Updater
@@ -88,7 +88,7 @@ def outcome_of(score: float | None) -> OutcomeScore:
     return OutcomeScore(score, None, True, {}, None if score is not None else "error")
 
 
-PLAIN_CREDIT = CreditSettings(normalize_std=False)
+PLAIN_ADVANTAGES = AdvantageSettings(normalize_std=False)
 PLAIN_MEMORY = MemorySettings(min_pool=2, normalize_std=False, fade_batches=None)
 
 
@@ -135,7 +135,7 @@ def setup(
         scoring=Scoring(
             outcome=OutcomeSettings(format_gate=False),
             memory=memory or MemorySettings(),
-            credit=CreditSettings(),
+            advantages=AdvantageSettings(),
             tokenizer=TOKENIZER,
             window_tokens=policy.window,
             grammar=agent_of.grammar,

@@ -1,4 +1,4 @@
-"""A whole run in seconds: a toy policy, a world of a few names, a handful of steps."""
+"""A whole run in seconds: a toy policy, an environment of a few names, a handful of steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mempo.run.train import train
 
 SMALL = (
     "model.threads=1",
-    "data.world_options.subset={kinds: [country], attributes: [capital, currency], max_entities: 30, max_words: 1, "
+    "data.environment_options.subset={kinds: [country], attributes: [capital, currency], max_entities: 30, max_words: 1, "
     "max_letters: 9, ascii_only: true}",
     "data.objectives=[2, 3]",
     "data.test_objectives=null",

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mempo.config.train import CreditSettings
+from mempo.config.train import AdvantageSettings
 from mempo.train.advantages import outcome_advantages
 from mempo.train.pools import EPS, MemoryAdvantages, memory_advantages
 
@@ -42,8 +42,8 @@ def times(rewards: Rewards, factor: float) -> list[dict[int, float | None]]:
 
 @given(SCORES, st.integers(-300, 300))
 def test_a_common_shift_of_scores_changes_nothing(scores: list[float], shift: int) -> None:
-    moved = outcome_advantages([score + shift / 64 for score in scores], CreditSettings())
-    assert moved == pytest.approx(outcome_advantages(scores, CreditSettings()), rel=1e-9, abs=1e-9)
+    moved = outcome_advantages([score + shift / 64 for score in scores], AdvantageSettings())
+    assert moved == pytest.approx(outcome_advantages(scores, AdvantageSettings()), rel=1e-9, abs=1e-9)
 
 
 @given(SCORES, st.integers(-8, 8))
@@ -51,8 +51,8 @@ def test_scores_and_eps_on_another_scale_give_the_same_advantages(scores: list[f
     factor = 2.0**power
     std = statistics.stdev(scores) if len(set(scores)) > 1 else 1.0
     moved_by = (std + EPS) / (std + EPS / factor)
-    scaled = outcome_advantages([score * factor for score in scores], CreditSettings())
-    assert scaled == pytest.approx([a * moved_by for a in outcome_advantages(scores, CreditSettings())], rel=1e-9)
+    scaled = outcome_advantages([score * factor for score in scores], AdvantageSettings())
+    assert scaled == pytest.approx([a * moved_by for a in outcome_advantages(scores, AdvantageSettings())], rel=1e-9)
 
 
 @given(GROUPS, POOLS, st.integers(-8, 8))
@@ -79,7 +79,7 @@ def test_the_better_note_of_a_pool_never_gets_less(rewards: Rewards, normalize_s
 @given(SCORES)
 def test_no_advantage_exceeds_what_one_outlier_can_have(scores: list[float]) -> None:
     n = len(scores)
-    largest = max(abs(a) for a in outcome_advantages(scores, CreditSettings()))
+    largest = max(abs(a) for a in outcome_advantages(scores, AdvantageSettings()))
     assert largest <= (n - 1) / math.sqrt(n) + 1e-9
 
 
@@ -92,7 +92,7 @@ def test_equal_rewards_of_any_value_give_exactly_0(
     made = memory_advantages(group, pool=pool, small_pool=small_pool)
     assert set(flat(made).values()) == {0.0}
     assert made.given == rollouts * turns
-    assert outcome_advantages([value] * rollouts, CreditSettings()) == [0.0] * rollouts
+    assert outcome_advantages([value] * rollouts, AdvantageSettings()) == [0.0] * rollouts
 
 
 EXTREME = st.floats(-1e100, 1e100) | st.sampled_from([5e-324, -5e-324, 1e100, -1e100, 0.0, -0.0])
@@ -105,4 +105,4 @@ def test_extreme_values_never_give_nan(values: list[float], normalize_std: bool,
         made = memory_advantages(group, pool=pool, normalize_std=normalize_std, small_pool=small_pool)
         assert len(flat(made)) == 2 * len(values)
         assert all(map(math.isfinite, flat(made).values()))
-    assert all(map(math.isfinite, outcome_advantages(values, CreditSettings(normalize_std=normalize_std))))
+    assert all(map(math.isfinite, outcome_advantages(values, AdvantageSettings(normalize_std=normalize_std))))

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mempo.config.train import CreditSettings
+from mempo.config.train import AdvantageSettings
 from mempo.rollout.trajectory import Trajectory, rows_of
 from mempo.train.advantages import outcome_advantages, row_advantages
 from tests.rewards.build import trajectory, turn
 
-PLAIN = CreditSettings()
-MEAN_ONLY = CreditSettings(normalize_std=False)
+PLAIN = AdvantageSettings()
+MEAN_ONLY = AdvantageSettings(normalize_std=False)
 
 
 # --- outcome -------------------------------------------------------------------------------------------------------
@@ -40,7 +40,7 @@ def test_mean_only_is_the_variant_without_std() -> None:
 @pytest.mark.parametrize("value", [0.0, 1.0, 0.1, 0.35, np.float32(0.35), np.float32(0.1)])
 @pytest.mark.parametrize("n", [2, 3, 7, 8])
 @pytest.mark.parametrize("settings", [PLAIN, MEAN_ONLY])
-def test_equal_scores_give_exactly_zero(value: float, n: int, settings: CreditSettings) -> None:
+def test_equal_scores_give_exactly_zero(value: float, n: int, settings: AdvantageSettings) -> None:
     found = outcome_advantages([value] * n, settings)
     assert found == [0.0] * n
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from mempo.config.rewards import MemorySettings
-from mempo.config.train import CreditSettings
+from mempo.config.train import AdvantageSettings
 from mempo.rollout.interfaces import ToolErrorKind, ToolResult
 from mempo.rollout.trajectory import Trajectory, rows_of
 from mempo.train.advantages import AdvantageFunction, batch_advantages, note_slots
 from mempo.train.own_advantages import own_advantages
-from tests.train.fakes import PLAIN_CREDIT, PLAIN_MEMORY, advantage_batch, played, questions, token_values
+from tests.train.fakes import PLAIN_ADVANTAGES, PLAIN_MEMORY, advantage_batch, played, questions, token_values
 
 ASKED = questions(1)[0]
 
@@ -41,13 +41,13 @@ def assigned(
     scores: Sequence[float | None],
     rewards: Sequence[Mapping[int, float | None]] | None = None,
     size: int | None = None,
-    credit: CreditSettings = PLAIN_CREDIT,
+    advantages: AdvantageSettings = PLAIN_ADVANTAGES,
     memory: MemorySettings = PLAIN_MEMORY,
     own: AdvantageFunction | None = None,
 ) -> Made:
     """`rewards` `[rollouts]{turn: r}`, 0-based turns."""
     batch = advantage_batch(trajectories, scores, rewards, size)
-    made = batch_advantages(batch, credit, memory, own)
+    made = batch_advantages(batch, advantages, memory, own)
     return Made(token_values(batch, made), made.outcome, made.memory, made.metrics)
 
 
@@ -83,13 +83,13 @@ def test_a_whole_group_without_scores_is_silent() -> None:
     failing = ToolResult(notice="503", error=ToolErrorKind.UNAVAILABLE)
     made = assigned([played(ASKED, 3, i, result=failing) for i in range(2)], [None, None])
     assert made.tokens == []
-    assert made.metrics["credit/zero_spread_groups"] is None  # there was no group to look at
+    assert made.metrics["advantages/zero_spread_groups"] is None  # there was no group to look at
 
 
 def test_a_good_note_in_a_group_that_all_failed_still_earns_its_own() -> None:
     made = assigned(group(2, 2), [0.0, 0.0], [{1: 0.9}, {1: 0.1}])
     assert values(made, 0) == {0.0, 0.4}
-    assert made.metrics["credit/zero_spread_groups"] == 1
+    assert made.metrics["advantages/zero_spread_groups"] == 1
 
 
 def test_settings_reach_the_formulas() -> None:
@@ -105,9 +105,9 @@ def test_settings_reach_the_formulas() -> None:
     )
     assert values(by_turn, 0) == {0.5, 0.9, 0.6}
     assert values(pooled, 0) == values(fallen_back, 0) == {0.5, 1.1, 0.4}
-    assert fallen_back.metrics["credit/pool_fallbacks"] == 8
+    assert fallen_back.metrics["advantages/pool_fallbacks"] == 8
     assert values(half, 0) == {0.5, 0.7, 0.55}
-    divided = assigned(group(1, 1), [1.0, 0.0], credit=CreditSettings())
+    divided = assigned(group(1, 1), [1.0, 0.0], advantages=AdvantageSettings())
     assert values(divided, 0) == {0.707106}
 
 
@@ -125,24 +125,24 @@ def test_an_own_function_is_asked_once_per_question_and_used_as_it_is() -> None:
     made = assigned(trajectories, [1.0, None, 0.0, 1.0], rewards, size=2, own=own_advantages(own))
     assert asked == [([1.0], [{1: 0.9}]), ([0.0, 1.0], [{1: 0.9}, {1: None}])]
     assert [values(made, i) for i in range(3)] == [{0.75, 1.95}, {0.75, 1.95}, {0.0}]
-    assert made.metrics["credit/pool_fallbacks"] is None
+    assert made.metrics["advantages/pool_fallbacks"] is None
 
 
 def test_what_is_reported() -> None:
     trajectories = group(2, 2) + group(2, 2, place=1)
     rewards: list[dict[int, float | None]] = [{1: 0.9}, {1: 0.1}, {1: 0.5}, {1: None}]
     metrics = assigned(trajectories, [1.0, 0.0, 1.0, 1.0], rewards, size=2).metrics
-    assert metrics["credit/outcome_abs"] == pytest.approx(0.25)
-    assert metrics["credit/memory_abs"] == pytest.approx(0.4)
-    assert metrics["credit/zero_spread_groups"] == 0.5
-    assert metrics["credit/lone_groups"] == 0
-    assert metrics["credit/silent_notes"] == 2  # one without a reward, and the one that is alone without it
+    assert metrics["advantages/outcome_abs"] == pytest.approx(0.25)
+    assert metrics["advantages/memory_abs"] == pytest.approx(0.4)
+    assert metrics["advantages/zero_spread_groups"] == 0.5
+    assert metrics["advantages/lone_groups"] == 0
+    assert metrics["advantages/silent_notes"] == 2  # one without a reward, and the one that is alone without it
 
 
 def test_a_lone_rollout_is_counted_and_warned_of() -> None:
     with pytest.warns(UserWarning, match="single scored rollout"):
         made = assigned(group(1, 1), [1.0, None])
-    assert made.metrics["credit/lone_groups"] == 1
+    assert made.metrics["advantages/lone_groups"] == 1
     assert values(made, 0) == {0.0}
 
 
@@ -179,7 +179,7 @@ def test_a_gate_keeps_advantages_back_and_leaves_the_pool_alone(
     assert [i for i, by_turn in zip(there, gated.memory, strict=True) if by_turn] == credited
     assert all(mine in ({}, its) for mine, its in zip(gated.memory, free.memory, strict=True))
     earned = sum(map(len, free.memory))
-    assert gated.metrics["credit/gated_notes"] == earned - len(credited)
+    assert gated.metrics["advantages/gated_notes"] == earned - len(credited)
     assert gated.outcome == free.outcome
 
 
@@ -191,8 +191,8 @@ def test_what_memory_and_outcome_paid_is_reported_apart() -> None:
     slots = [len(note_slots(trajectory.turns[1])) for trajectory in trajectories]
     of_memory = 0.2 * sum(slots)
     of_outcome = 0.5 * sum(trajectory.generated_tokens for trajectory in trajectories)
-    assert made.metrics["credit/memory_share"] == pytest.approx(of_memory / (of_memory + of_outcome))
-    assert made.metrics["credit/memory_only_groups"] == 0.0
+    assert made.metrics["advantages/memory_share"] == pytest.approx(of_memory / (of_memory + of_outcome))
+    assert made.metrics["advantages/memory_only_groups"] == 0.0
 
 
 def test_groups_that_only_notes_pay_are_counted() -> None:
@@ -200,4 +200,4 @@ def test_groups_that_only_notes_pay_are_counted() -> None:
     paid: list[Mapping[int, float | None]] = [{1: 0.0}, {1: 0.4}]
     equal: list[Mapping[int, float | None]] = [{1: 0.3}, {1: 0.3}]  # pays nothing at all
     made = assigned(trajectories, [0.0, 0.0, 1.0, 0.0, 0.0, 0.0], [*paid, *paid, *equal], size=2)
-    assert made.metrics["credit/memory_only_groups"] == pytest.approx(1 / 3)
+    assert made.metrics["advantages/memory_only_groups"] == pytest.approx(1 / 3)

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from mempo.config import Config
-from mempo.envs.atlas import AtlasWorld
+from mempo.envs.atlas import AtlasEnvironment
 from mempo.rewards.probe_check import CheckNotes
 from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import Row
@@ -105,8 +105,13 @@ def test_an_agent_without_notes_learns_without_them(tmp_path: Path) -> None:
 
 def test_the_tokenizer_of_the_toy_has_a_token_for_every_name_and_fixed_sentence(tmp_path: Path) -> None:
     config, data, tokenizer = prepared(tmp_path)
-    assert isinstance(data.world, AtlasWorld)
-    for text in (*data.world.names(), config.memory.probe.thought, config.sft.expert.unknown, "nothing was found"):
+    assert isinstance(data.environment, AtlasEnvironment)
+    for text in (
+        *data.environment.names(),
+        config.memory.probe.thought,
+        config.sft.expert.unknown,
+        "nothing was found",
+    ):
         assert len(tokenizer.encode_untrusted(text)) == 1, text
     assert len(tokenizer.encode_untrusted("1 capital of France: Paris")) == 5
 

@@ -112,7 +112,7 @@ def step(batch: Batch, size: int, updates: int = 1, loss: LossSettings | None = 
     scorer = Recorder(LocalScorer(policy))
     scored = score_batch(scoring, [question for question, _ in batch], [trajectory for _, trajectory in batch], scorer)
     counted = scored.counted(size)
-    advantages = batch_advantages(counted, scoring.credit, memory)
+    advantages = batch_advantages(counted, scoring.advantages, memory)
     rows = training_rows(counted, advantages)
     updater = Updater(policy, OptimSettings(), loss, tiny_llama(TOKENIZER, seed=3) if loss else None)
     how = settings(
@@ -176,7 +176,7 @@ def test_a_group_in_which_none_counts_is_no_group() -> None:
     pure, silent = said(0, "Paris", "Rome"), said(1, "x", "y")
     found = step([*pure, *silent], 2)
     assert_alike(found, step(pure, 2), [0, 1])
-    assert found.metrics["credit/zero_spread_groups"] == 0
+    assert found.metrics["advantages/zero_spread_groups"] == 0
 
 
 def test_a_counted_overflow_is_scored() -> None:

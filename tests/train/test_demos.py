@@ -12,8 +12,8 @@ from mempo.config.rewards import OutcomeSettings
 from mempo.config.rollout import LimitSettings, PromptSettings
 from mempo.config.tools import SearchSettings
 from mempo.config.train import ExpertSettings
+from mempo.envs.atlas.environment import AtlasEnvironment
 from mempo.envs.atlas.subset import Subset
-from mempo.envs.atlas.world import AtlasWorld
 from mempo.errors import UserError
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.index import Bm25Index
@@ -29,14 +29,14 @@ from mempo.train.expert_rollouts import Demo, SearchExpert, encode_turn, plan_of
 from tests.tiny import make_tokenizer
 
 TOKENIZER = make_tokenizer("byte_bpe", "added")
-WORLD = AtlasWorld(rendering="cards", subset=Subset(kinds=("country", "city"), max_entities=200))
+ENVIRONMENT = AtlasEnvironment(rendering="cards", subset=Subset(kinds=("country", "city"), max_entities=200))
 WITH_NOTES, WITHOUT = TurnGrammar(), TurnGrammar(notes="forbidden")
 
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Bm25Index:
     folder = tmp_path_factory.mktemp("atlas")
-    return Bm25Index.build(Corpus.from_documents(WORLD.documents(), folder / "corpus"), folder / "index")
+    return Bm25Index.build(Corpus.from_documents(ENVIRONMENT.documents(), folder / "corpus"), folder / "index")
 
 
 def make_agent(index: Bm25Index, context: str, grammar: TurnGrammar) -> Agent:
@@ -47,7 +47,7 @@ def make_agent(index: Bm25Index, context: str, grammar: TurnGrammar) -> Agent:
 
 
 def questions(objectives: int, count: int = 6) -> list[Question]:
-    return WORLD.questions("train", count, objectives, seed=3)
+    return ENVIRONMENT.questions("train", count, objectives, seed=3)
 
 
 def demos(
@@ -87,7 +87,7 @@ def test_without_notes_a_context_that_forgets_scores_nothing(index: Bm25Index, c
 
 def test_the_same_holds_in_prose(tmp_path: Path) -> None:
     # Inverse questions are left out: BM25 does not always rank a long document by one of its values.
-    prose = AtlasWorld(rendering="prose", forms=("one_hop", "two_hop"), subset=WORLD.subset)
+    prose = AtlasEnvironment(rendering="prose", forms=("one_hop", "two_hop"), subset=ENVIRONMENT.subset)
     index = Bm25Index.build(Corpus.from_documents(prose.documents(), tmp_path / "corpus"), tmp_path / "index")
     jobs = [Job(question, 0, ()) for question in prose.questions("test", 6, 2, seed=1)]
     for grammar, score in ((WITH_NOTES, 1.0), (WITHOUT, 0.0)):

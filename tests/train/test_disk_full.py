@@ -106,8 +106,8 @@ corpus, out, *kinds = sys.argv[1:]
 for bytes in (100, 400, 1000, 2000, 3000, 5000):
     for kind in kinds:
         command(bytes, "index", "build", corpus, "--out", f"{out}/{kind}", f"kind={kind}")
-    command(bytes, "world", "atlas", "--out", f"{out}/world", "--train", "9", "--test", "9")
-    command(bytes, "world", "maze", "--out", f"{out}/mazes", "--train", "40", "--test", "9")
+    command(bytes, "environment", "atlas", "--out", f"{out}/environment", "--train", "9", "--test", "9")
+    command(bytes, "environment", "maze", "--out", f"{out}/mazes", "--train", "40", "--test", "9")
 """
 
 

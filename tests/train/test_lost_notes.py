@@ -14,7 +14,7 @@ import pytest
 
 from mempo.config import completed, resolve
 from mempo.config.rewards import MemorySettings
-from mempo.config.train import CreditSettings
+from mempo.config.train import AdvantageSettings
 from mempo.engine.scorer import LocalScorer
 from mempo.errors import UserError
 from mempo.rollout.agent import DecodingSettings, Job, rollout
@@ -126,13 +126,13 @@ def test_nothing_is_gained_by_losing_a_note() -> None:
         scoring = dataclasses.replace(made.scoring, memory=memory)
         scored = score_batch(scoring, asked, played, LocalScorer(policy))
         batch = scored.counted(4)
-        advantages = batch_advantages(batch, made.scoring.credit, memory)
+        advantages = batch_advantages(batch, made.scoring.advantages, memory)
         return scored, advantages, token_values(batch, advantages)
 
     _, before, _ = result(MemorySettings(min_pool=2, lost_notes="ignored", fade_batches=None))
     assert [1 in row for row in before.memory] == [True, True, False, False]
     scored, after, tokens = result(MemorySettings(min_pool=2))
-    assert (after.metrics["credit/lost_notes"], after.metrics["credit/silent_notes"]) == (2, 0)
+    assert (after.metrics["advantages/lost_notes"], after.metrics["advantages/silent_notes"]) == (2, 0)
     for i in (2, 3):
         assert after.memory[i][1] < 0 < after.memory[0][1]
         assert tokens[i][1] == [after.outcome[i] + after.memory[i][1]] * len(played[i].turns[1].generated_ids)
@@ -161,12 +161,12 @@ def test_memory_advantages_are_weighted_by_it() -> None:
     trajectories = [trajectory(turn(0), turn(1, note=(0, 2)), answer="x", id=f"q{i // 2}", rollout=i) for i in range(4)]
     batch = advantage_batch(trajectories, [1.0, 0.0, 0.0, 0.0], [{1: 0.1}, {1: 0.3}] * 2, 2)
     memory = MemorySettings(min_pool=2, normalize_std=False, weight=2.0, fade_batches=2)
-    made = batch_advantages(batch, CreditSettings(), memory, silence=(1.0, 0.0))
+    made = batch_advantages(batch, AdvantageSettings(), memory, silence=(1.0, 0.0))
     assert made.silence == (0.0, 0.5)
-    assert made.metrics["credit/memory_weight"] == 0.5  # 2 * (0 + 0.5) / 2
+    assert made.metrics["advantages/memory_weight"] == 0.5  # 2 * (0 + 0.5) / 2
     assert made.memory == [{1: pytest.approx(-0.05)}, {1: pytest.approx(0.05)}] * 2
-    constant = batch_advantages(batch, CreditSettings(), memory.model_copy(update={"fade_batches": None}))
-    assert (constant.metrics["credit/memory_weight"], constant.silence) == (2.0, ())
+    constant = batch_advantages(batch, AdvantageSettings(), memory.model_copy(update={"fade_batches": None}))
+    assert (constant.metrics["advantages/memory_weight"], constant.silence) == (2.0, ())
 
 
 def test_a_resumed_run_fades_on_exactly(tmp_path: Path) -> None:
@@ -184,8 +184,8 @@ def test_a_resumed_run_fades_on_exactly(tmp_path: Path) -> None:
         return [{k: v for k, v in line.items() if not k.startswith("seconds")} for line in run.metrics()]
 
     assert lines(broken) == lines(unbroken)
-    weights = [line["credit/memory_weight"] for line in lines(unbroken)]
-    shares = [line["credit/zero_spread_groups"] for line in lines(unbroken)]
+    weights = [line["advantages/memory_weight"] for line in lines(unbroken)]
+    shares = [line["advantages/zero_spread_groups"] for line in lines(unbroken)]
     assert weights == [sum(shares[max(0, n - 3) : n + 1]) / min(n + 1, 4) for n in range(5)]
     assert len(set(weights)) > 2
     state = json.loads((unbroken.checkpoints()[-1].path / "state.json").read_text())
@@ -195,7 +195,7 @@ def test_a_resumed_run_fades_on_exactly(tmp_path: Path) -> None:
 
 
 def test_measures_that_are_gone_are_not_guessed() -> None:
-    lines = [{"stage": "rl", "step": 1, "credit/zero_spread_groups": 0.5}, {"stage": "sft", "step": 2}]
+    lines = [{"stage": "rl", "step": 1, "advantages/zero_spread_groups": 0.5}, {"stage": "sft", "step": 2}]
     assert silence_logged(lines, 1, 4) == (0.5,)
     assert silence_logged([], 0, 4) == ()
     assert silence_logged([], 9, None) == ()

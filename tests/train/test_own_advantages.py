@@ -13,7 +13,7 @@ import pytest
 from mempo.errors import ConfigError, UserError
 from mempo.train.advantages import AdvantageBatch, batch_advantages
 from mempo.train.own_advantages import own_advantages
-from tests.train.fakes import PLAIN_CREDIT, PLAIN_MEMORY, advantage_batch, played, questions, token_values
+from tests.train.fakes import PLAIN_ADVANTAGES, PLAIN_MEMORY, advantage_batch, played, questions, token_values
 
 NOTES: list[dict[int, float | None]] = [{1: 0.5}, {1: None, 2: 0.2}, {1: 0.1}, {}]
 
@@ -36,7 +36,7 @@ def test_a_function_of_one_argument_sees_the_whole_step() -> None:
         return np.array([2.0, 0.0, 1.0, -1.0]), [{1: np.float32(0.5)}, {}, {1: -0.25}, {}]
 
     given = batch()
-    found = batch_advantages(given, PLAIN_CREDIT, PLAIN_MEMORY, own_advantages(whole))
+    found = batch_advantages(given, PLAIN_ADVANTAGES, PLAIN_MEMORY, own_advantages(whole))
     [told] = seen
     assert (told.step, list(told.scores), told.notes) == (7, [1.0, 0.0, 0.5, 0.25], NOTES)
     assert [question.id for question in told.questions] == ["q0", "q0", "q1", "q1"]

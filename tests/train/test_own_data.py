@@ -63,7 +63,7 @@ def configured(tmp_path: Path, rows: list[dict[str, Any]], *overrides: str) -> C
 
 def prepared(config: Config, tmp_path: Path) -> tuple[Data, Agent]:
     data = load_data(config, tmp_path / "work")
-    return data, make_agent(config, TOKENIZER, make_tools(config, data.retriever), data.world)
+    return data, make_agent(config, TOKENIZER, make_tools(config, data.retriever), data.environment)
 
 
 def demonstrated(config: Config, tmp_path: Path) -> tuple[Demonstrations, str]:
@@ -355,8 +355,8 @@ def test_a_toy_is_refused_files_that_are_too_varied(tmp_path: Path, monkeypatch:
         tokenizer_of_toy(config, dataclasses.replace(data, train=many))
 
 
-def test_a_toy_needs_a_world_or_files() -> None:
-    with pytest.raises(ConfigError, match=r"set data\.world or data\.train"):
+def test_a_toy_needs_an_environment_or_files() -> None:
+    with pytest.raises(ConfigError, match=r"set data\.environment or data\.train"):
         resolve(None, ["toy={}"])
 
 

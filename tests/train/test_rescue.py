@@ -72,7 +72,7 @@ def test_a_rescued_checkpoint_remembers_how_silent_the_batches_were(
     with pytest.raises(UserError, match="the judge is gone"):
         train_rl(made, settings(steps=9, **changes), folder, quiet())
     (checkpoint,) = folder.checkpoints()
-    shares = [line["credit/zero_spread_groups"] for line in folder.metrics()]
+    shares = [line["advantages/zero_spread_groups"] for line in folder.metrics()]
     assert (checkpoint.step, len(shares)) == (3, 3)
     assert load_silence(checkpoint) == tuple(shares)
 

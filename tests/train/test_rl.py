@@ -17,7 +17,7 @@ import torch
 import mempo.engine.update
 from mempo.config.rewards import MemorySettings
 from mempo.config.tools import RetrySettings, SearchSettings
-from mempo.config.train import CreditSettings, LossSettings, OptimSettings, RlSettings
+from mempo.config.train import AdvantageSettings, LossSettings, OptimSettings, RlSettings
 from mempo.engine.policy import Policy
 from mempo.engine.scorer import LocalScorer
 from mempo.engine.update import TrainRow, Updater
@@ -97,7 +97,7 @@ def test_a_batch_larger_than_all_questions_is_refused_with_a_working_value(tmp_p
 def rows_for(trajectories: Sequence[Trajectory], scores: Sequence[float | None], group_size: int) -> list[TrainRow]:
     """Training rows of rollouts with these scores; notes are not scored."""
     batch = advantage_batch(trajectories, scores, size=group_size)
-    return training_rows(batch, batch_advantages(batch, CreditSettings(), MemorySettings()))
+    return training_rows(batch, batch_advantages(batch, AdvantageSettings(), MemorySettings()))
 
 
 def one_group(*trajectories: Trajectory, scores: Sequence[float | None]) -> tuple[RlSettings, list[TrainRow]]:
@@ -241,7 +241,7 @@ def test_groups_without_spread_and_no_kl_make_no_step(tmp_path: Path) -> None:
     before = weights_of(policy)
     metrics = trained(setup(Speaker(right), questions(2), policy), tmp_path, updates_per_step=2)
     assert (metrics["update/optimizer_steps"], metrics["update/skipped"]) == (0, 1)
-    assert metrics["credit/zero_spread_groups"] == 1
+    assert metrics["advantages/zero_spread_groups"] == 1
     assert metrics["score"] == 1
     assert metrics["rows"] == 8
     assert same(before, policy.model.state_dict())
@@ -255,7 +255,7 @@ def test_groups_without_spread_still_feel_the_kl(tmp_path: Path) -> None:
     loss = LossSettings(kl="k3", kl_coef=0.1)
     made = setup(Speaker(right), questions(2), policy, loss=loss, reference=reference)
     metrics = trained(made, tmp_path, loss=loss)
-    assert metrics["credit/zero_spread_groups"] == 1
+    assert metrics["advantages/zero_spread_groups"] == 1
     assert metrics["update/optimizer_steps"] == 1
     assert metrics["update/k3"] > 0
     assert not same(before, policy.model.state_dict())
@@ -266,7 +266,7 @@ def test_a_step_counts_groups_with_spread_beside_those_without(tmp_path: Path) -
         return ANSWER if rng.random() < 0.8 else ANSWER.replace("Paris", "Rome")
 
     metrics = trained(setup(Speaker(speak), questions(8)), tmp_path, questions_per_step=8, rollouts_per_question=2)
-    assert 0 < metrics["credit/zero_spread_groups"] < 1
+    assert 0 < metrics["advantages/zero_spread_groups"] < 1
     assert metrics["update/optimizer_steps"] == 1
 
 
@@ -354,7 +354,7 @@ def test_rollouts_are_saved_as_often_as_asked(tmp_path: Path) -> None:
         assert {path.name for path in (run.path / "rollouts").glob("*")} == files
 
 
-def test_saved_rollouts_tell_the_credit_of_outcome_and_notes(tmp_path: Path) -> None:
+def test_saved_rollouts_tell_the_advantages_of_outcome_and_notes(tmp_path: Path) -> None:
     trained(setup(Speaker(wandering), questions(4)), tmp_path, steps=1, questions_per_step=4)
     [file] = sorted((tmp_path / "run" / "rollouts").glob("step-*.jsonl"))
     trajectories, lines, advantages = load_rollouts(file, TOKENIZER, agent().grammar)
@@ -381,9 +381,9 @@ def test_the_baseline_of_a_reference_policy_is_computed_by_it(tmp_path: Path) ->
         lines.append(trained(made, tmp_path / name))
     same, different = lines
     assert same["memory/p_mem"] == different["memory/p_mem"]  # the note is always judged by the policy itself
-    assert same["memory/p_full"] != different["memory/p_full"]
+    assert same["memory/p_baseline"] != different["memory/p_baseline"]
     actor = trained(setup(Speaker(wandering), questions(2), memory=MemorySettings(baseline="full")), tmp_path / "actor")
-    assert actor["memory/p_full"] == pytest.approx(same["memory/p_full"], abs=1e-6)
+    assert actor["memory/p_baseline"] == pytest.approx(same["memory/p_baseline"], abs=1e-6)
 
 
 def test_without_the_memory_signal_no_note_is_scored(tmp_path: Path) -> None:
@@ -393,8 +393,8 @@ def test_without_the_memory_signal_no_note_is_scored(tmp_path: Path) -> None:
     off = trained(made, tmp_path / "off", questions_per_step=4)
     assert on["note/scored"] > 0
     assert on["memory/p_mem"] is not None
-    assert on["credit/memory_abs"] > 0
-    assert (off["note/scored"], off["memory/p_mem"], off["credit/memory_abs"]) == (0, None, None)
+    assert on["advantages/memory_abs"] > 0
+    assert (off["note/scored"], off["memory/p_mem"], off["advantages/memory_abs"]) == (0, None, None)
 
 
 # What every run reports, in every line.
@@ -403,8 +403,8 @@ MEASURES = {
     "format rules by name": tuple(f"format/{rule}" for rule in FORMAT_RULES),
     "shape": ("turns", "searches", "no_search", "generated_tokens"),
     "notes": ("note_tokens", "note/scored", "note/missing", "note/unclosed", "note/truncated", "note/empty"),
-    "the memory signal": ("memory/p_mem", "memory/p_full", "memory/r", "memory/gold_kept"),
-    "credit": ("credit/outcome_abs", "credit/memory_abs", "credit/zero_spread_groups"),
+    "the memory signal": ("memory/p_mem", "memory/p_baseline", "memory/r", "memory/gold_kept"),
+    "advantages": ("advantages/outcome_abs", "advantages/memory_abs", "advantages/zero_spread_groups"),
     "the update": tuple(f"update/{name}" for name in ("entropy", "ratio", "clip_fraction", "k3", "grad_norm", "lr")),
     "cost": ("peak_context_tokens", "total_tokens", "rows", "rollouts", "update/optimizer_steps"),
     "stop reasons": tuple(f"stop/{reason}" for reason in StopReason),
@@ -425,10 +425,10 @@ def test_every_measure_is_in_the_line_of_a_step(tmp_path: Path) -> None:
     )
     line = trained(made, tmp_path, questions_per_step=4, loss=loss)
     assert {key: line.get(key) for key in KEYS if line.get(key) is None} == {}
-    for name in ("p_mem", "p_full", "r"):  # by turn, counted from 1
+    for name in ("p_mem", "p_baseline", "r"):  # by turn, counted from 1
         assert line[f"memory/{name}/turn_2"] is not None
         assert f"memory/{name}/turn_1" not in line  # a first note is never scored
-    assert line["memory/r"] == pytest.approx(line["memory/p_mem"] - line["memory/p_full"])
+    assert line["memory/r"] == pytest.approx(line["memory/p_mem"] - line["memory/p_baseline"])
     assert (line["stage"], line["step"]) == ("rl", 1)
 
 

@@ -95,7 +95,7 @@ def test_checkpoints_of_sft_that_are_kept_can_be_begun_from(whole: Path, tmp_pat
 
 @pytest.mark.slow
 def test_a_start_of_another_vocabulary_is_refused(whole: Path, tmp_path: Path) -> None:
-    other = "data.world_options.subset={kinds: [element], attributes: [symbol, group], max_entities: 30}"
+    other = "data.environment_options.subset={kinds: [element], attributes: [symbol, group], max_entities: 30}"
     with pytest.raises(ConfigError, match=r"another vocabulary: \d+ tokens .* are not in it, such as '"):
         run(tmp_path / "run", *SHORT, f"start={whole}", other)
     assert not (tmp_path / "run" / "config.yaml").exists()

@@ -14,17 +14,17 @@ from mempo.config.train import OptimSettings, ToySettings
 from mempo.engine.optimizer import learning_rate
 from mempo.engine.policy import Policy
 from mempo.engine.update import Updater
-from mempo.envs.atlas import TOY, AtlasWorld
+from mempo.envs.atlas import TOY, AtlasEnvironment
 from mempo.rollout.protocol import TAGS, closing, opening
 from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import Row
 from mempo.train import tiny_model as toy
 from mempo.train.tiny_model import copy_rows, copyable, toy_policy, toy_tokenizer, with_warmup
 
-WORLD = AtlasWorld(rendering="cards", forms=("one_hop",), subset=TOY)
-QUESTIONS = [q for k in (1, 3) for split in ("train", "test") for q in WORLD.questions(split, 30, k, 0)]
+ENVIRONMENT = AtlasEnvironment(rendering="cards", forms=("one_hop",), subset=TOY)
+QUESTIONS = [q for k in (1, 3) for split in ("train", "test") for q in ENVIRONMENT.questions(split, 30, k, 0)]
 FIXED = ["nothing was found", "unknown", "\n", "; ", "1 ", "2 "]
-TOKENIZER = toy_tokenizer([*(d.text for d in WORLD.documents()), *(q.text for q in QUESTIONS)], FIXED)
+TOKENIZER = toy_tokenizer([*(d.text for d in ENVIRONMENT.documents()), *(q.text for q in QUESTIONS)], FIXED)
 SMALL_TOKENIZER = toy_tokenizer(
     ["capital of France: Paris", "capital of Peru: Lima", "capital of Kenya: Nairobi"], FIXED
 )
@@ -67,9 +67,9 @@ def test_numbers_of_passages_are_tokens_of_their_own() -> None:
 # --- copying -------------------------------------------------------------------------------------------------------
 
 
-def test_copying_covers_every_name_of_the_world() -> None:
+def test_copying_covers_every_name_of_the_environment() -> None:
     covered = set(copyable(TOKENIZER))
-    for name in WORLD.names():
+    for name in ENVIRONMENT.names():
         assert covered.issuperset(TOKENIZER.encode_untrusted(name)), name
     for question in QUESTIONS:
         assert covered.issuperset(TOKENIZER.encode_untrusted(question.text)), question.text

@@ -35,9 +35,11 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-world_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Write the corpus and questions of a world.")
+environment_app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Write the corpus and questions of an environment."
+)
 app.add_typer(index_app, name="index")
-app.add_typer(world_app, name="world")
+app.add_typer(environment_app, name="environment")
 app.add_typer(cluster_app, name="cluster")
 
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in the output folder.")]
@@ -464,7 +466,7 @@ def serve(
     run_service(index, host, port, workers, threads, settings, say)
 
 
-@world_app.command("atlas")
+@environment_app.command("atlas")
 def atlas(
     out: Out,
     rendering: Annotated[str, typer.Option(help="prose or cards.")] = "prose",
@@ -483,13 +485,15 @@ def atlas(
         sizes = tuple(int(k) for k in objectives.split(","))
     except ValueError:
         raise UserError(f"--objectives {objectives!r} is no list of whole numbers; write 2 or 2,4,8") from None
-    world = make_atlas(rendering=rendering, subset=subset)
-    counts = write(out, world, train=train_questions, test=test_questions, objectives=sizes, seed=seed, force=force)
+    environment = make_atlas(rendering=rendering, subset=subset)
+    counts = write(
+        out, environment, train=train_questions, test=test_questions, objectives=sizes, seed=seed, force=force
+    )
     for name, lines in counts.items():
         typer.echo(f"{out / name}: {lines} lines")
 
 
-@world_app.command("maze")
+@environment_app.command("maze")
 def maze(
     out: Out,
     width: Annotated[int, typer.Option(min=1, help="Columns of the grid.")] = 4,
@@ -510,8 +514,8 @@ def maze(
 
     shape = {"width": width, "height": height, "cells": cells, "loops": loops, "junctions": junctions}
     options = {**shape, "rendering": rendering, "probe": probe}
-    world = make_maze(**options)
-    counts = write(out, world, train=train_questions, test=test_questions, seed=seed, force=force)
+    environment = make_maze(**options)
+    counts = write(out, environment, train=train_questions, test=test_questions, seed=seed, force=force)
     for name, lines in counts.items():
         typer.echo(f"{out / name}: {lines} lines")
 

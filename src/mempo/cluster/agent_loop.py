@@ -52,7 +52,7 @@ class MempoAgentLoop(AgentLoopBase):
         job = Job(question, session, (run.config.seed, uid))
         try:
             trajectory = await rollout(run.agent, sampler, job, decoding_of(sampling_params))
-        except UserError as error:  # from the world; raised here, it would be a line in a log and a rollout less
+        except UserError as error:  # from the environment; raised here, it would be a line in a log and a rollout less
             trajectory = Trajectory(question.id, session, (), (), StopReason.TOOL_ERROR, error=str(error))
         await send_rollout(uid, session, int(kwargs["index"]), kwargs["extra_info"]["question"], trajectory)
         [outcome] = run.scoring.outcomes([question], [trajectory])

@@ -167,14 +167,14 @@ def _checked_data(config: Config, run: RunFolder, machine: Machine) -> tuple[Dat
     tokenizer = load_tokenizer(path)
     data = load_data(config, run.path / "data")
     check_enough_questions(config, len(data.train))
-    agent = make_agent(config, tokenizer, make_tools(config, data.retriever), data.world)
+    agent = make_agent(config, tokenizer, make_tools(config, data.retriever), data.environment)
     return data, agent.renderer
 
 
 def _source(config: Config) -> str:
     """The name of the data in verl's measures."""
-    if config.data.world:
-        return config.data.world.rpartition(":")[2]
+    if config.data.environment:
+        return config.data.environment.rpartition(":")[2]
     return Path(config.data.train or "questions").stem
 
 
@@ -183,7 +183,13 @@ def _environment(config: Config, folder: Path) -> dict[str, str]:
     made: dict[str, str] = {}
     if "tensorboard" in (config.cluster.loggers if config.cluster else ()):
         made["TENSORBOARD_DIR"] = str(folder.absolute() / "tensorboard")
-    own = (config.agent.context, *config.agent.tools, config.reward.score, config.credit.function, config.data.world)
+    own = (
+        config.agent.context,
+        *config.agent.tools,
+        config.reward.score,
+        config.advantages.function,
+        config.data.environment,
+    )
     if any(name and is_import_path(name) for name in own):
         # Your own modules are searched in the folder you start from; a worker starts elsewhere.
         made["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH"))))

@@ -9,9 +9,9 @@ from typing import Any
 
 from mempo.config import Config
 from mempo.engine.model import load_tokenizer, model_window
-from mempo.envs.registry import make_world
+from mempo.envs.registry import make_environment
 from mempo.rollout.agent import Agent, DecodingSettings
-from mempo.rollout.interfaces import World
+from mempo.rollout.interfaces import Environment
 from mempo.rollout.tokenizer import Tokenizer
 from mempo.setup import make_agent, make_scoring, make_tools, open_retriever
 from mempo.storage.run_folder import RunFolder
@@ -26,7 +26,7 @@ class ClusterRun:
     folder: RunFolder
     tokenizer: Tokenizer
     agent: Agent
-    world: World | None
+    environment: Environment | None
     scoring: Scoring
 
     @classmethod
@@ -41,12 +41,16 @@ class ClusterRun:
         folder = RunFolder(Path(config.output))
         assert config.model.path is not None  # the launcher refuses a run without a model
         tokenizer = load_tokenizer(config.model.path)
-        world = make_world(config.data.world, config.data.world_options) if config.data.world else None
-        tools = make_tools(config, open_retriever(config, world, folder.path / "data"))
-        agent = make_agent(config, tokenizer, tools, world)
+        environment = (
+            make_environment(config.data.environment, config.data.environment_options)
+            if config.data.environment
+            else None
+        )
+        tools = make_tools(config, open_retriever(config, environment, folder.path / "data"))
+        agent = make_agent(config, tokenizer, tools, environment)
         limits = [n for n in (longest_row_tokens, model_window(config.model.path)) if n is not None]
         scoring = make_scoring(config, agent, min(limits, default=None))
-        return cls(config, folder, tokenizer, agent, world, scoring)
+        return cls(config, folder, tokenizer, agent, environment, scoring)
 
 
 def decoding_of(sampling_params: Mapping[str, Any]) -> DecodingSettings:

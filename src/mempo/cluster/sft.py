@@ -58,7 +58,7 @@ def write_sft_data(config: Config, out: Path, console: Console, force: bool = Fa
     tokenizer = load_tokenizer(config.model.path)
     with tempfile.TemporaryDirectory() as work:
         data = load_data(config, Path(work))
-        agent = make_agent(config, tokenizer, make_tools(config, data.retriever), data.world)
+        agent = make_agent(config, tokenizer, make_tools(config, data.retriever), data.environment)
         found = demonstrations(config, data, agent, console)
     rows = mixed_rows(found.rows, found.probes, config)
     if len(rows) < config.sft.batch_rows:

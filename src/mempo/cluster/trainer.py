@@ -193,7 +193,9 @@ class MempoTrainer(PPOTrainerSync):
         config, scoring = self._run.config, self._run.scoring
         scored = score_batch(scoring, questions, trajectories, scorer, self._reference_scorer())
         counted = scored.counted(config.rl.rollouts_per_question, self.global_steps)
-        advantages = batch_advantages(counted, scoring.credit, scoring.memory, scoring.own_advantages, self._silence)
+        advantages = batch_advantages(
+            counted, scoring.advantages, scoring.memory, scoring.own_advantages, self._silence
+        )
         self._silence = advantages.silence
         rows = training_rows(counted, advantages)
         self._write_advantages(batch, rows)

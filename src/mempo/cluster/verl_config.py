@@ -52,7 +52,7 @@ def verl_config(
     check_keys((config.cluster or ClusterSettings()).verl)
     check_divides(config, model_shape(config.model.path))
     settings, folder = config.cluster or ClusterSettings(), folder.absolute()
-    tested = bool(config.data.test or config.data.world) if tested is None else tested
+    tested = bool(config.data.test or config.data.environment) if tested is None else tested
     path = _lasting(config.model.path or "")
     made: dict[str, Any] = {
         "hydra": {

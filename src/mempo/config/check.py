@@ -52,8 +52,10 @@ def toy_without_adapters(config: Config) -> str | None:
 
 
 def toy_has_texts(config: Config) -> str | None:
-    if config.toy is not None and config.data.world is None and not config.data.train:
-        return "toy makes a policy for a world or for files; set data.world or data.train, or use model.path"
+    if config.toy is not None and config.data.environment is None and not config.data.train:
+        return (
+            "toy makes a policy for an environment or for files; set data.environment or data.train, or use model.path"
+        )
     return None
 
 
@@ -71,10 +73,10 @@ def tools_have_something_to_search(config: Config) -> str | None:
         return None
     if any(getattr(data, name) for name in RETRIEVAL):
         return None
-    if data.world == "maze":
+    if data.environment == "maze":
         return "the maze has no documents to search; leave search and access out (agent.tools=[])"
-    if data.world is None and (rl.steps or data.train or data.test):
-        return "the tools have nothing to search; set data.corpus, data.index, data.server or data.world"
+    if data.environment is None and (rl.steps or data.train or data.test):
+        return "the tools have nothing to search; set data.corpus, data.index, data.server or data.environment"
     return None
 
 
@@ -116,14 +118,14 @@ def notes_can_be_written(config: Config) -> str | None:
 
 
 def rl_has_questions(config: Config) -> str | None:
-    if config.rl.steps and config.data.world is None and not config.data.train:
-        return "rl.steps is set but there is nothing to train on; set data.train or data.world"
+    if config.rl.steps and config.data.environment is None and not config.data.train:
+        return "rl.steps is set but there is nothing to train on; set data.train or data.environment"
     return None
 
 
 def sft_has_questions(config: Config) -> str | None:
-    if config.sft.steps and config.data.world is None and not config.data.train:
-        return "sft.steps is set but there is nothing to learn from; set data.world or data.train, or sft.steps=0"
+    if config.sft.steps and config.data.environment is None and not config.data.train:
+        return "sft.steps is set but there is nothing to learn from; set data.environment or data.train, or sft.steps=0"
     return None
 
 
@@ -154,15 +156,15 @@ RULES: dict[Rule, tuple[str, ...]] = {
     server_or_policy: ("server", "toy", "model.path", "start"),
     start_in_this_process: ("start", "rl.seed", "cluster"),
     toy_without_adapters: ("toy", "model.lora"),
-    toy_has_texts: ("toy", "data.world", "data.train"),
+    toy_has_texts: ("toy", "data.environment", "data.train"),
     one_source_of_passages: ("data.index", "data.server", "data.corpus"),
-    tools_have_something_to_search: ("agent.tools", "data.corpus", "data.index", "data.server", "data.world"),
+    tools_have_something_to_search: ("agent.tools", "data.corpus", "data.index", "data.server", "data.environment"),
     react_has_no_notes: ("agent.context", "agent.notes"),
     forced_notes_are_allowed: ("agent.notes", "prompt.force_mem"),
     first_note_is_allowed: ("agent.notes", "agent.first_note"),
     notes_can_be_written: ("agent.notes", "agent.first_note", "limits.max_turns"),
-    rl_has_questions: ("rl.steps", "data.train", "data.world"),
-    sft_has_questions: ("sft.steps", "data.train", "data.world"),
+    rl_has_questions: ("rl.steps", "data.train", "data.environment"),
+    sft_has_questions: ("sft.steps", "data.train", "data.environment"),
     answers_are_joined_as_they_are_split: ("reward.separator", "sft.expert.joiner", "memory.probe.joiner"),
     room_for_a_prompt: ("limits.min_turn_tokens", "limits.max_context_tokens"),
 }

@@ -12,18 +12,18 @@ from mempo.config.retrieval import ClientSettings
 
 
 class DataSettings(Settings):
-    """Questions and corpus: a world, or files of your own."""
+    """Questions and corpus: an environment, or files of your own."""
 
-    world: str | None = None
-    """`atlas`, `maze`, or `package.module:factory` that returns a `World`; called with `world_options`."""
-    world_options: dict[str, Any] = Field(default_factory=dict)
-    """Options of the world, such as `{rendering: cards}` (docs/worlds.md)."""
+    environment: str | None = None
+    """`atlas`, `maze`, or `package.module:factory` that returns an `Environment`; called with `environment_options`."""
+    environment_options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the environment, such as `{rendering: cards}` (docs/environments.md)."""
     train: str | None = None
-    """A question file (see docs/data.md) to train on; only without a world, or with one to act in."""
+    """A question file (see docs/data.md) to train on; only without an environment, or with one to act in."""
     test: str | None = None
-    """A question file to evaluate on; only without a world, or with one to act in."""
+    """A question file to evaluate on; only without an environment, or with one to act in."""
     corpus: str | None = None
-    """A corpus file to build a BM25 index of; only without a world, an index or a server."""
+    """A corpus file to build a BM25 index of; only without an environment, an index or a server."""
     index: str | None = None
     """An index folder made by `mempo index`."""
     server: str | None = None
@@ -35,7 +35,7 @@ class DataSettings(Settings):
     test_objectives: tuple[int, ...] | None = None
     """Numbers of objectives in test questions; default: those of training."""
     train_questions: int = Field(default=2000, ge=1)
-    """How many training questions are drawn from a world."""
+    """How many training questions are drawn from an environment."""
     where: dict[str, Any] = Field(default_factory=dict)
     """Only questions whose rows say so, such as `{level: hard, type: [bridge, comparison]}`; of files only."""
     skip_bad: bool = False

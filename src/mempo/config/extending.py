@@ -31,7 +31,7 @@ ALWAYS = (
     "sft.save_every",
 )
 """How long, how often, where and how fast; `output` too. A number of steps may not fall below those that are done."""
-BEFORE_RL = ("credit", "evaluate", "rl", "sft.steps")
+BEFORE_RL = ("advantages", "evaluate", "rl", "sft.steps")
 """Also these, while no step of RL is saved: the evaluation of the start is made again then."""
 
 

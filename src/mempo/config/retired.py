@@ -25,8 +25,10 @@ RETIRED: dict[str, Retired] = {
     "model.lora.dropout": Retired(
         0.0, "with dropout the updated policy is another one than the policy that sampled; leave 0"
     ),
-    "credit.eps": Retired(1e-6),
-    "credit.baseline": Retired("group", "policies trained on baselines by state learned no better (docs/results.md)"),
+    "advantages.eps": Retired(1e-6),
+    "advantages.baseline": Retired(
+        "group", "policies trained on baselines by state learned no better (docs/results.md)"
+    ),
     "memory.std_floor": Retired(0.0),
     "sft.expert.open_separator": Retired("; "),
     "toy.head_size": Retired(32, "toy.layers and toy.hidden_size make the policy larger"),
@@ -59,7 +61,7 @@ def as_written_then(saved: Mapping[str, Any]) -> dict[str, Any]:
     if "evaluate" not in saved or not isinstance(memory, Mapping):  # not every setting: no run of ours wrote it
         return dict(saved)
     then = dict(_DEFAULTS_THEN)
-    if isinstance(credit := saved.get("credit"), Mapping) and credit.get("function"):
+    if isinstance(advantages := saved.get("advantages"), Mapping) and advantages.get("function"):
         del then["fade_batches"]  # an advantage function of the user's own leaves it nothing to do
     return {**saved, "memory": {**then, **memory}}
 

@@ -15,13 +15,13 @@ from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.config.rollout import AgentSettings, LimitSettings, PromptSettings
 from mempo.config.server import ServerSettings
 from mempo.config.tools import AccessSettings, SearchSettings
-from mempo.config.train import CreditSettings, RlSettings, SftSettings, ToySettings
+from mempo.config.train import AdvantageSettings, RlSettings, SftSettings, ToySettings
 
 
 class Config(Settings):
     """Everything a run depends on."""
 
-    short_forms: ClassVar = {"reward": "score", "credit": "function", "memory": "preset"}
+    short_forms: ClassVar = {"reward": "score", "advantages": "function", "memory": "preset"}
 
     output: str = Field(default="runs/run", min_length=1)
     """The run folder."""
@@ -32,7 +32,7 @@ class Config(Settings):
     """Begin RL from a policy that was trained before: a run folder (where its SFT ended) or a model folder, such as a
     checkpoint of a run. SFT is skipped, whatever `sft.steps` says."""
     toy: ToySettings | None = None
-    """A tiny policy made from scratch for the world or the files, instead of a model of `model.path`."""
+    """A tiny policy made from scratch for the environment or the files, instead of a model of `model.path`."""
     data: DataSettings = DataSettings()
     prompt: PromptSettings = PromptSettings()
     agent: AgentSettings = AgentSettings()
@@ -43,8 +43,8 @@ class Config(Settings):
     """`reward: package.module:function` alone is short for `reward.score`."""
     memory: MemorySettings = MemorySettings()
     """`memory: original` alone is short for `memory.preset`."""
-    credit: CreditSettings = CreditSettings()
-    """`credit: package.module:function` alone is short for `credit.function`."""
+    advantages: AdvantageSettings = AdvantageSettings()
+    """`advantages: package.module:function` alone is short for `advantages.function`."""
     sft: SftSettings = SftSettings()
     rl: RlSettings = RlSettings()
     sampler: SamplerSettings = SamplerSettings()

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from mempo.config.base import Settings
 
 
-class CreditSettings(Settings):
+class AdvantageSettings(Settings):
     """From scores to outcome advantages."""
 
     normalize_std: bool = True
@@ -96,7 +96,7 @@ class ExpertSettings(Settings):
     open: str = "\nopen: {queries}"
     """What follows the facts while something is open; empty leaves it out."""
     think_search: str = "next: {query}"
-    """The thought before anything but an answer; `{query}` is what is searched for, or where an expert of a world is
+    """The thought before anything but an answer; `{query}` is what is searched for, or where an expert of an environment is
     going; such experts may fill in more."""
     think_answer: str = "all done"
     """The thought before an answer."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-CREDIT_KEYS = ("pool", "min_pool", "small_pool", "weight", "normalize_std", "fade_batches", "gate")
+ADVANTAGE_KEYS = ("pool", "min_pool", "small_pool", "weight", "normalize_std", "fade_batches", "gate")
 """The settings of `memory` that turn rewards into advantages; an own advantage function takes the place of them all."""
 
 _DENSE_OF_BUILD = ("dense.factory", "dense.metric", "dense.train_sample", "dense.seed", "dense.stored_as")
@@ -44,26 +44,26 @@ TABLE: tuple[Unused, ...] = (
     Unused(
         "Config",
         ("data.train", "data.test", "data.corpus"),
-        lambda s: s.data.world == "atlas",
-        "data.world is set, so {key} would be ignored; unset one (data.world=null)",
+        lambda s: s.data.environment == "atlas",
+        "data.environment is set, so {key} would be ignored; unset one (data.environment=null)",
     ),
-    Unused(  # an environment plays the questions of a file too; whether an own world is one shows when it is made
+    Unused(  # an environment plays the questions of a file too; whether an own environment is one shows when it is made
         "Config",
         ("data.corpus",),
-        lambda s: s.data.world is not None,
-        "data.world is set, so {key} would be ignored; unset one (data.world=null)",
+        lambda s: s.data.environment is not None,
+        "data.environment is set, so {key} would be ignored; unset one (data.environment=null)",
     ),
     Unused(
         "Config",
-        ("data.world_options",),
-        lambda s: s.data.world is None,
-        "{key} are set without data.world; clear them (data.world_options={{}})",
+        ("data.environment_options",),
+        lambda s: s.data.environment is None,
+        "{key} are set without data.environment; clear them (data.environment_options={{}})",
     ),
     Unused(
         "Config",
         ("data.train_questions",),
-        lambda s: s.data.world is None,
-        "{key} is {value}, questions drawn from a world, but data.world is not set; a question file is used whole",
+        lambda s: s.data.environment is None,
+        "{key} is {value}, questions drawn from an environment, but data.environment is not set; a question file is used whole",
     ),
     Unused(
         "Config",
@@ -74,9 +74,9 @@ TABLE: tuple[Unused, ...] = (
     ),
     Unused(  # with rl.memory_signal off they may stay: so a run is compared with one on the outcome alone by one switch
         "Config",
-        tuple(f"memory.{name}" for name in CREDIT_KEYS),
-        lambda s: s.credit.function,
-        "credit.function is {s.credit.function}, so {key} would do nothing; unset one of the two",
+        tuple(f"memory.{name}" for name in ADVANTAGE_KEYS),
+        lambda s: s.advantages.function,
+        "advantages.function is {s.advantages.function}, so {key} would do nothing; unset one of the two",
         is_set=lambda s, key: s.memory.beside_preset(key.removeprefix("memory.")),
     ),
     Unused(

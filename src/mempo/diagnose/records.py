@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mempo.config.rewards import MemorySettings
-from mempo.config.train import CreditSettings
+from mempo.config.train import AdvantageSettings
 from mempo.rewards.rollout_metrics import counts, unscored
 from mempo.rollout.question import objectives_of
 from mempo.rollout.tokenizer import Tokenizer
@@ -135,7 +135,7 @@ def grouped(question_ids: Sequence[str], size: int) -> list[range]:
     return [range(a, b) for a, b in zip(starts, [*starts[1:], len(question_ids)], strict=True)]
 
 
-def with_recomputed_advantages(batch: Batch, settings: CreditSettings, memory: MemorySettings) -> Batch:
+def with_recomputed_advantages(batch: Batch, settings: AdvantageSettings, memory: MemorySettings) -> Batch:
     """The advantages that the settings give to the saved scores and rewards; none to a rollout without a score."""
     groups = []
     for group in batch.groups:
@@ -182,7 +182,9 @@ def _signal(note: Mapping[str, Any]) -> NoteSignal:
     return NoteSignal(
         r=note["r"],
         p_mem=note.get("p_mem"),
-        p_baseline=note.get("p_baseline", note.get("p_full")),  # older runs call it p_full, whatever the baseline was
+        p_baseline=note.get(
+            "p_baseline", note.get("p_baseline")
+        ),  # older runs call it p_baseline, whatever the baseline was
         p_mem_raw=note.get("p_mem_raw"),
         gold_tokens=note.get("gold_tokens", 0),
         kept_mem=note.get("kept_mem", 0),

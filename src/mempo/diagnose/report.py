@@ -9,7 +9,7 @@ from typing import Any
 
 from mempo.config.base import leaves
 from mempo.config.rewards import MemorySettings
-from mempo.config.train import CreditSettings
+from mempo.config.train import AdvantageSettings
 from mempo.diagnose.control import ControlNote, control, control_by_turn
 from mempo.diagnose.examples import examples
 from mempo.diagnose.groups import advantage_shares, variety
@@ -26,7 +26,7 @@ CURVES = (
     *("score", "em", "format_ok", "turns", "searches", "note_tokens", "memory/p_mem_raw", "memory/r"),
     *("advantages/memory_share", "advantages/memory_only_groups", "advantages/zero_spread_groups", "update/entropy"),
 )
-"""Metrics of RL steps that are drawn. Those of advantages may be saved as `credit/…`."""
+"""Metrics of RL steps that are drawn. Those of advantages may be saved as `advantages/…`."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Material:
     batch: Batch
     metrics: Sequence[Mapping[str, Any]]
     memory: MemorySettings
-    credit: CreditSettings
+    advantages: AdvantageSettings
     history: Sequence[tuple[int, Batch]] = ()
     control: tuple[Sequence[ControlNote], int] | None = None
     warnings: Sequence[str] = ()
@@ -122,7 +122,7 @@ def trend(values: Sequence[float | None]) -> dict[str, float | None]:
 
 
 def _metric(line: Mapping[str, Any], name: str) -> Any:
-    return line.get(name, line.get(name.replace("advantages/", "credit/")))
+    return line.get(name, line.get(name.replace("advantages/", "advantages/")))
 
 
 def _number(value: Any) -> float | None:

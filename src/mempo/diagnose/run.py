@@ -19,10 +19,10 @@ from mempo.diagnose.render import page
 from mempo.diagnose.report import Material, build_report
 from mempo.engine.model import load_policy, load_tokenizer
 from mempo.engine.scorer import LocalScorer
-from mempo.envs.registry import make_world
+from mempo.envs.registry import make_environment
 from mempo.errors import UserError, counted
 from mempo.rewards.rollout_metrics import counts
-from mempo.rollout.interfaces import Environment
+from mempo.rollout.interfaces import InteractiveEnvironment
 from mempo.rollout.protocol import ACTION_TAGS, TurnGrammar
 from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import Trajectory
@@ -96,7 +96,7 @@ def diagnose(run: Path, options: DiagnoseOptions | None = None) -> dict[str, Any
         batch=batch,
         metrics=metrics,
         memory=config.memory,
-        credit=config.credit,
+        advantages=config.advantages,
         history=[
             (step, reader.read(f"step-{step}")[0].thinned(CURVE_QUESTIONS))
             for step in _spread(saved_steps(run), options.steps)
@@ -160,10 +160,12 @@ class _Reader:
             warnings.append(
                 "these are rollouts of an evaluation: without advantages, and groups may be single rollouts"
             )
-        elif batch.advantages == "none" and config.credit.function:
-            warnings.append("the rollout file has no advantages, and those of credit.function are not computed again")
+        elif batch.advantages == "none" and config.advantages.function:
+            warnings.append(
+                "the rollout file has no advantages, and those of advantages.function are not computed again"
+            )
         elif batch.advantages == "none":
-            batch = with_recomputed_advantages(batch, config.credit, config.memory)
+            batch = with_recomputed_advantages(batch, config.advantages, config.memory)
             warnings.append(
                 "the rollout file has no advantages: they were computed again from scores and r with the run's settings"
             )
@@ -178,8 +180,8 @@ class _Reader:
 def _grammar(config: Config) -> TurnGrammar:
     """How turns are read: the built-in actions, those of the run's environment and those of its own tools."""
     data = config.data
-    world = make_world(data.world, data.world_options) if data.world else None
-    own = world.actions if isinstance(world, Environment) else ()
+    environment = make_environment(data.environment, data.environment_options) if data.environment else None
+    own = environment.actions if isinstance(environment, InteractiveEnvironment) else ()
     tags = [own_tool(tool).name for tool in config.agent.tools if is_import_path(tool)]
     actions = tuple(dict.fromkeys((*own, *tags, *ACTION_TAGS)))
     return TurnGrammar(config.agent.notes, config.agent.first_note, actions)

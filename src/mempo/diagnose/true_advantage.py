@@ -160,7 +160,7 @@ def policy_of(run: Path, name: str) -> str:
 def _opened(config: Config, model: str, work_dir: Path) -> tuple[Instrument, list[Question]]:
     tokenizer = load_tokenizer(model)
     data = load_data(config, work_dir)
-    agent = make_agent(config, tokenizer, make_tools(config, data.retriever), data.world)
+    agent = make_agent(config, tokenizer, make_tools(config, data.retriever), data.environment)
     policy = load_policy(config.model, model, tokenizer)
     forward = SharedForward(policy)
     instrument = Instrument(
@@ -170,7 +170,7 @@ def _opened(config: Config, model: str, work_dir: Path) -> tuple[Instrument, lis
         scoring=Scoring(
             outcome=config.reward,
             memory=config.memory.model_copy(update={"full_policy": "actor"}),  # this policy is all there is
-            credit=config.credit,
+            advantages=config.advantages,
             tokenizer=tokenizer,
             window_tokens=policy.window,
             custom_score=custom_score(config),

@@ -1,4 +1,4 @@
-"""Worlds by name, or by import path."""
+"""Environments by name, or by import path."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mempo.config.base import is_import_path
-from mempo.envs.atlas import EVERYTHING, TEST_FRACTION, TOY, AtlasWorld, Subset
-from mempo.envs.maze import MazeWorld
+from mempo.envs.atlas import EVERYTHING, TEST_FRACTION, TOY, AtlasEnvironment, Subset
+from mempo.envs.maze import MazeEnvironment
 from mempo.errors import ConfigError, nearest
-from mempo.rollout.interfaces import World
+from mempo.rollout.interfaces import Environment
 from mempo.rollout.plugins import call_own, load_own
 
 
-def make_atlas(**options: Any) -> AtlasWorld:
+def make_atlas(**options: Any) -> AtlasEnvironment:
     """Options: `rendering`, `forms`, `test_fraction`, `subset` (`everything`, `toy`, or a mapping as `Subset` has it).
 
     Raises:
@@ -26,22 +26,22 @@ def make_atlas(**options: Any) -> AtlasWorld:
         known = {field.name for field in dataclasses.fields(Subset)}
         for key in subset:
             if key not in known:
-                raise ConfigError(f"data.world_options.subset: unknown key {key!r}{nearest(str(key), known)}")
+                raise ConfigError(f"data.environment_options.subset: unknown key {key!r}{nearest(str(key), known)}")
         try:
             chosen = Subset(**_tuples(subset))
         except TypeError as error:
-            raise ConfigError(f"data.world_options.subset: a value of the wrong kind ({error})") from error
+            raise ConfigError(f"data.environment_options.subset: a value of the wrong kind ({error})") from error
     elif subset in ("everything", "toy"):
         chosen = TOY if subset == "toy" else EVERYTHING
     else:
-        raise ConfigError(f"data.world_options.subset is {subset!r}; give everything, toy, or a mapping")
+        raise ConfigError(f"data.environment_options.subset is {subset!r}; give everything, toy, or a mapping")
     fraction = options.get("test_fraction", TEST_FRACTION)
     if isinstance(fraction, bool) or not isinstance(fraction, int | float):
-        raise ConfigError(f"data.world_options.test_fraction is {fraction!r}; give a number between 0 and 1")
+        raise ConfigError(f"data.environment_options.test_fraction is {fraction!r}; give a number between 0 and 1")
     forms = options.get("forms")
     if isinstance(forms, str):
         options["forms"] = (forms,)
-    return AtlasWorld(subset=chosen, **_tuples(options))
+    return AtlasEnvironment(subset=chosen, **_tuples(options))
 
 
 def _tuples(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,48 +49,48 @@ def _tuples(options: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
 
 
-def make_maze(**options: Any) -> MazeWorld:
-    """Options: the fields of `MazeWorld`.
+def make_maze(**options: Any) -> MazeEnvironment:
+    """Options: the fields of `MazeEnvironment`.
 
     Raises:
         ConfigError: a value that an option cannot have (as `MazeError`).
     """
-    return MazeWorld(**options)
+    return MazeEnvironment(**options)
 
 
-_WORLDS: dict[str, Callable[..., World]] = {"atlas": make_atlas, "maze": make_maze}
+_ENVIRONMENTS: dict[str, Callable[..., Environment]] = {"atlas": make_atlas, "maze": make_maze}
 _OPTIONS = {
     "atlas": ("rendering", "forms", "subset", "test_fraction"),
-    "maze": tuple(field.name for field in dataclasses.fields(MazeWorld)),
+    "maze": tuple(field.name for field in dataclasses.fields(MazeEnvironment)),
 }
 
 
-def make_world(name: str, options: Mapping[str, Any]) -> World:
-    """The world called `name`, made with `options`.
+def make_environment(name: str, options: Mapping[str, Any]) -> Environment:
+    """The environment called `name`, made with `options`.
 
     Raises:
-        ConfigError: an unknown world or option, or a factory that returns something else.
+        ConfigError: an unknown environment or option, or a factory that returns something else.
     """
     if is_import_path(name):
-        factory = load_own(name, "data.world")
+        factory = load_own(name, "data.environment")
         try:
             inspect.signature(factory).bind(**options)
         except TypeError as error:
-            raise ConfigError(f"data.world_options do not fit {name}: {error}") from error
-        world = call_own(f"data.world: {name}", factory, **options)
-        if not isinstance(world, World):
+            raise ConfigError(f"data.environment_options do not fit {name}: {error}") from error
+        environment = call_own(f"data.environment: {name}", factory, **options)
+        if not isinstance(environment, Environment):
             raise ConfigError(
-                f"data.world: {name} returned a {type(world).__name__}, which is no World (name, documents, questions)"
+                f"data.environment: {name} returned a {type(environment).__name__}, which is no Environment (name, documents, questions)"
             )
-        return world
-    if name not in _WORLDS:
+        return environment
+    if name not in _ENVIRONMENTS:
         raise ConfigError(
-            f"unknown world {name!r}{nearest(name, _WORLDS)}; known: {', '.join(_WORLDS)}, or module:factory"
+            f"unknown environment {name!r}{nearest(name, _ENVIRONMENTS)}; known: {', '.join(_ENVIRONMENTS)}, or module:factory"
         )
     for key in options:
         if key not in _OPTIONS[name]:
             hint = nearest(key, _OPTIONS[name])
             raise ConfigError(
-                f"data.world_options: {name} has no option {key!r}{hint}; known: {', '.join(_OPTIONS[name])}"
+                f"data.environment_options: {name} has no option {key!r}{hint}; known: {', '.join(_OPTIONS[name])}"
             )
-    return _WORLDS[name](**options)
+    return _ENVIRONMENTS[name](**options)

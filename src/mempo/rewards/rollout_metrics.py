@@ -143,7 +143,7 @@ def aggregate(
         out[f"note/no_signal/{reason}"] = float(count)
     kept, gold = sum(n["kept_mem"] for n in notes), sum(n["gold_tokens"] for n in notes)
     out["memory/gold_kept"] = kept / gold if gold else None
-    for name in ("p_mem", "p_mem_raw", "p_full", "p_full_raw", "r"):
+    for name in ("p_mem", "p_mem_raw", "p_baseline", "p_baseline_raw", "r"):
         out[f"memory/{name}"] = mean(n[name] for n in notes)
         for turn in sorted({n["turn"] for n in notes}):
             value = mean(n[name] for n in notes if n["turn"] == turn)

@@ -18,8 +18,8 @@ from mempo.errors import UserError
 from mempo.rollout.interfaces import (
     CohortSampler,
     Context,
-    Environment,
     Generation,
+    InteractiveEnvironment,
     Sampler,
     SamplerError,
     SamplingParams,
@@ -49,7 +49,7 @@ class Agent:
     renderer: Renderer
     tools: Mapping[str, Tool]
     limits: LimitSettings = field(default_factory=LimitSettings)
-    environment: Environment | None = None
+    environment: InteractiveEnvironment | None = None
 
 
 @dataclass(frozen=True)

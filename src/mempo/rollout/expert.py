@@ -1,5 +1,5 @@
 """What a scripted expert is, and how it writes. `train/expert_rollouts.py` plays them and has one for
-search; worlds bring others.
+search; environments bring others.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class Context(Protocol):
     def build(self, question_ids: Sequence[int], turns: Sequence[Turn], limit_tokens: int) -> BuiltContext: ...
 
 
-# --- worlds --------------------------------------------------------------------------------------------------------
+# --- environments --------------------------------------------------------------------------------------------------------
 
 
 class DocumentLike(Protocol):
@@ -173,7 +173,7 @@ class DocumentLike(Protocol):
 
 
 @runtime_checkable
-class World(Protocol):
+class Environment(Protocol):
     """A source of documents and questions. `split` is "train" or "test"; the same arguments give the same questions."""
 
     name: str
@@ -184,8 +184,8 @@ class World(Protocol):
 
 
 @runtime_checkable
-class Environment(World, Protocol):
-    """A world to act in: every rollout gets tools with a state of its own. Its documents may be none at all.
+class InteractiveEnvironment(Environment, Protocol):
+    """An environment to act in: every rollout gets tools with a state of its own. Its documents may be none at all.
 
     `actions` are tags of its own that a turn may end with, such as `("move",)`. `episode(question)` is called once at
     the beginning of each rollout and returns the tools of this rollout alone, by the tag they answer; what it needs to
@@ -199,7 +199,7 @@ class Environment(World, Protocol):
 
 @runtime_checkable
 class HasExpert(Protocol):
-    """A world that can play its own questions. `notes` False: the agent's grammar has none."""
+    """An environment that can play its own questions. `notes` False: the agent's grammar has none."""
 
     def expert(
         self, question: Question, settings: ExpertSettings, rng: random.Random, notes: bool = True
@@ -208,6 +208,6 @@ class HasExpert(Protocol):
 
 @runtime_checkable
 class HasTexts(Protocol):
-    """A world that shows more than its documents and questions say; the toy's tokenizer learns these texts too."""
+    """An environment that shows more than its documents and questions say; the toy's tokenizer learns these texts too."""
 
     def texts(self) -> Sequence[str]: ...

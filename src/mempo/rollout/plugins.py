@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 PARAMETERS: dict[str, int | None] = {
     "reward": 2,
-    "credit": None,
+    "advantages": None,
     "agent.tools": 0,
     "agent.context": 1,
-    "data.world": None,
+    "data.environment": None,
     "search.web.provider": 0,
     "access.web.reader": 0,
 }

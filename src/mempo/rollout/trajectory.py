@@ -68,7 +68,7 @@ class Turn:
     """One turn of the policy.
 
     `own_ids` = `forced_ids` + `generated_ids` is what was parsed; spans index into it. Only `generated_ids` were
-    sampled: only they carry log-probs, loss and credit. `logprobs` is empty where the sampler told none; such a turn
+    sampled: only they carry log-probs, loss and advantage. `logprobs` is empty where the sampler told none; such a turn
     cannot be trained on. `note_ids` and `action_ids` are the ids
     that the note and the action take in a rebuilt context and in the note probe, tags included: those that were
     sampled; of a token that straddles an edge, ids of its part inside. `observation` is what the next turn sees.
@@ -176,7 +176,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Row:
-    """One training sequence. Everything outside the segments is context: no loss, no credit."""
+    """One training sequence. Everything outside the segments is context: no loss, no advantage."""
 
     trajectory: int
     ids: tuple[int, ...]

@@ -151,7 +151,7 @@ def _data(config: Config, model: str | None) -> Check:
         data = load_data(config, Path(work))
         if model is not None:
             tokenizer = load_tokenizer(model)
-            make_agent(config, tokenizer, make_tools(config, data.retriever), data.world)
+            make_agent(config, tokenizer, make_tools(config, data.retriever), data.environment)
     searched = "nothing to search" if data.retriever is None else type(data.retriever).__name__
     counts = f"{len(data.train)} training questions, {len(data.test)} test questions, {searched}"
     said = "".join(f"; {remark}" for remark in data.remarks)

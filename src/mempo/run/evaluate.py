@@ -189,11 +189,11 @@ def agents_of(config: Config, specs: Sequence[AgentSpec], opened: Opened, data: 
     made = []
     for spec in specs:
         own = agent_config(config, spec, opened.prompt)
-        mine, world = (tools, data.world) if spec.tools else ({}, None)
-        agent = make_agent(own, opened.tokenizer, mine, world)
+        mine, environment = (tools, data.environment) if spec.tools else ({}, None)
+        agent = make_agent(own, opened.tokenizer, mine, environment)
         if config.evaluate.instructions:
             prompt = own.prompt.model_copy(update={"question": instructions(agent.grammar)})
-            agent = make_agent(own.model_copy(update={"prompt": prompt}), opened.tokenizer, mine, world)
+            agent = make_agent(own.model_copy(update={"prompt": prompt}), opened.tokenizer, mine, environment)
         made.append(agent)
     return made
 
@@ -274,7 +274,7 @@ def _record(folder: EvalFolder, opened: Opened) -> None:
 
 def _test_questions(data: Data) -> list[Question]:
     if not data.test:
-        raise UserError("there are no test questions; set data.test or data.world")
+        raise UserError("there are no test questions; set data.test or data.environment")
     seen: set[str] = set()
     for question in data.test:
         if question.id in seen:

@@ -19,7 +19,7 @@ from mempo.config.rollout import DecodingSettings
 from mempo.engine.model import load_policy, load_tokenizer, model_window
 from mempo.engine.prefix_forward import SharedForward
 from mempo.engine.scorer import LocalScorer
-from mempo.envs.registry import make_world
+from mempo.envs.registry import make_environment
 from mempo.errors import UserError
 from mempo.rewards.memory import probe_request
 from mempo.rewards.probe import NoSignal, probe_or_reason
@@ -157,9 +157,13 @@ def load_agent(source: str | Path, overrides: Overrides = (), config: str | None
     tokenizer = load_tokenizer(model)
     check_window(settings, model_window(model))
     work = tempfile.TemporaryDirectory(prefix="mempo-")
-    world = make_world(settings.data.world, settings.data.world_options) if settings.data.world else None
-    retriever = open_retriever(settings, world, Path(work.name))
-    agent = make_agent(settings, tokenizer, make_tools(settings, retriever), world)
+    environment = (
+        make_environment(settings.data.environment, settings.data.environment_options)
+        if settings.data.environment
+        else None
+    )
+    retriever = open_retriever(settings, environment, Path(work.name))
+    agent = make_agent(settings, tokenizer, make_tools(settings, retriever), environment)
     policy = load_policy(settings.model, model, tokenizer)
     forward = SharedForward(policy)
     return LoadedAgent(

@@ -12,12 +12,12 @@ from mempo.rollout.plugins import load_own
 def own_objects(config: Config) -> Iterator[tuple[str, str]]:
     """`(setting, import path)` of every object that the configuration would have imported later."""
     named = [
-        ("data.world", config.data.world or ""),
+        ("data.environment", config.data.environment or ""),
         *(("agent.tools", tool) for tool in config.agent.tools),
         ("agent.context", config.agent.context),
         *(("agent.context", agent) for agent in config.evaluate.agents),
         ("reward", config.reward.score),
-        ("credit", config.credit.function or ""),
+        ("advantages", config.advantages.function or ""),
         ("search.web.provider", config.search.web.provider if config.search.source == "web" else ""),
         ("access.web.reader", config.access.web.reader if config.access.source == "web" else ""),
     ]

@@ -86,7 +86,7 @@ def card(run: Path, config: Config) -> str:
     base = config.model.path if config.model.path and may_be_hub_name(config.model.path) else None
     head = {"library_name": "mempo", "tags": ["mempo", "agent", "memory", "reinforcement-learning"]}
     data, memory = config.data, config.memory
-    source = f"the world {data.world}" if data.world else "question files of the author's"
+    source = f"the environment {data.environment}" if data.environment else "question files of the author's"
     signal = f"outcome and memory signal (`memory: {memory.preset}`)" if config.rl.memory_signal else "outcome alone"
     stages = [
         f"{config.sft.steps} steps of SFT" if config.sft.steps and not config.start else "",

@@ -156,7 +156,7 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
             resolved = with_saved_date(resolved, source.parents[1] if in_run else source)
         resolved = with_todays_date(resolved, tokenizer)
         config = resolved.config
-    agent = make_agent(config, tokenizer, tools, data.world)  # before the model: it may refuse
+    agent = make_agent(config, tokenizer, tools, data.environment)  # before the model: it may refuse
     in_rl = newest is not None and newest.stage == "rl"
     learns = config.sft.steps and not in_rl and not config.start
     demonstrated = sft_rows(config, data, agent, console) if learns else None  # before the model: they may be refused

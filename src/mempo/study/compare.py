@@ -55,7 +55,7 @@ class Row:
 @dataclass(frozen=True)
 class Section:
     """What came of one start. `questions`: how many the evaluations hold of each number of objectives, fewest and most.
-    `trained`: the numbers of objectives of RL, where a world makes the questions. `single`: one run of each arm, so
+    `trained`: the numbers of objectives of RL, where an environment makes the questions. `single`: one run of each arm, so
     nothing to take a mean of, and no pairs."""
 
     start: str
@@ -102,7 +102,9 @@ def _section(
             pairs = {m.name: compare_runs(_values(units[baseline], m), _values(found, m)) for m in compared}
         rows.append(Row(arm, len(found), _spreads(found, measures), pairs, _cpu(found)))
     asked = [n for _, r in (*runs, *starts) for found in r["evaluation"].values() if (n := _scored(found)) is not None]
-    trained = sorted({k for task, _ in runs if (asks := task.resolved.config.data).world for k in asks.objectives})
+    trained = sorted(
+        {k for task, _ in runs if (asks := task.resolved.config.data).environment for k in asks.objectives}
+    )
     questions = (min(asked), max(asked)) if asked else None
     return Section(name, unit, measures, compared, tuple(rows), questions, tuple(trained), single)
 

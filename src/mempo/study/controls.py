@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
 from mempo.config.rewards import MemorySettings
-from mempo.config.train import CreditSettings
+from mempo.config.train import AdvantageSettings
 from mempo.rewards.answer_match import answers_given
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory
@@ -22,12 +22,12 @@ Pair = tuple[list[float], list[dict[int, float]]]
 
 
 def shuffled(batch: AdvantageBatch) -> Pair:
-    """`credit=mempo.study.controls:shuffled`: r dealt out anew among the notes of its question and turn."""
+    """`advantages=mempo.study.controls:shuffled`: r dealt out anew among the notes of its question and turn."""
     return _recommended(batch, _dealt(batch, lambda i, turn: (batch.groups[i], turn)))
 
 
 def other_question(batch: AdvantageBatch) -> Pair:
-    """`credit=mempo.study.controls:other_question`: each note has the r of a note of the same turn of another question
+    """`advantages=mempo.study.controls:other_question`: each note has the r of a note of the same turn of another question
     of the step, where there is one; else it earns nothing."""
     by_turn: dict[int, dict[int, list[float]]] = {}
     for group, rewards in zip(batch.groups, batch.notes, strict=True):
@@ -70,5 +70,5 @@ def _dealt(batch: AdvantageBatch, pool_of: Callable[[int, int], Hashable]) -> li
 
 
 def _recommended(batch: AdvantageBatch, notes: Sequence[NoteRewards]) -> Pair:
-    made = batch_advantages(replace(batch, notes=list(notes)), CreditSettings(), MemorySettings())
+    made = batch_advantages(replace(batch, notes=list(notes)), AdvantageSettings(), MemorySettings())
     return made.outcome, made.memory

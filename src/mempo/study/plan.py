@@ -27,7 +27,7 @@ _OF_THE_START = ("sft", "toy", "model.path")
 """Settings that arms share with their start."""
 _MOST_KEPT = 40
 """Checkpoints of an SFT that other starts begin from: each is a whole policy on the disk."""
-_BESIDE_START = ("output", "start", "credit", "rl")
+_BESIDE_START = ("output", "start", "advantages", "rl")
 """Settings that change nothing in a start."""
 
 

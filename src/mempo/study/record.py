@@ -23,7 +23,7 @@ Record = dict[str, Any]
 RESULTS = "results.jsonl"
 CURVES = (
     *("score", "em", "mean_em", "format_ok", "memory/p_mem", "note_tokens", "turns", "update/entropy"),
-    *("credit/zero_spread_groups", "credit/memory_share"),
+    *("advantages/zero_spread_groups", "advantages/memory_share"),
 )
 EVALUATED = ("em", "f1", "mean_em", "format_ok", "note_tokens", "peak_context_tokens", "total_tokens", "turns")
 MOST_POINTS = 200

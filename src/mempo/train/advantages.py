@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mempo.config.rewards import MemorySettings
-from mempo.config.train import CreditSettings
+from mempo.config.train import AdvantageSettings
 from mempo.rewards.rollout_metrics import mean
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Row, Trajectory, Turn
@@ -99,7 +99,7 @@ class Advantages:
 
 def batch_advantages(
     batch: AdvantageBatch,
-    credit: CreditSettings,
+    advantages: AdvantageSettings,
     memory: MemorySettings,
     own: AdvantageFunction | None = None,
     silence: Sequence[float] = (),
@@ -116,7 +116,7 @@ def batch_advantages(
         group_advantages(
             [batch.scores[i] for i in group],
             [batch.notes[i] for i in group],
-            credit,
+            advantages,
             memory,
             lost=[batch.lost[i] for i in group],
             faded=faded,
@@ -170,7 +170,7 @@ class GroupAdvantages:
 def group_advantages(
     scores: Sequence[float],
     notes: Sequence[NoteRewards],
-    credit: CreditSettings,
+    advantages: AdvantageSettings,
     memory: MemorySettings,
     lost: Sequence[Collection[int]] | None = None,
     faded: float = 1.0,
@@ -179,7 +179,7 @@ def group_advantages(
 
     `lost` `[rollouts]`: turns without the note that they should have. `faded`: a factor of the memory weight.
     """
-    outcome, zero_spread = outcome_advantages(scores, credit), len(set(scores)) == 1
+    outcome, zero_spread = outcome_advantages(scores, advantages), len(set(scores)) == 1
     made = memory_advantages(
         notes,
         pool=memory.pool,
@@ -207,7 +207,7 @@ def group_advantages(
     )
 
 
-def outcome_advantages(scores: Sequence[float], settings: CreditSettings) -> list[float]:
+def outcome_advantages(scores: Sequence[float], settings: AdvantageSettings) -> list[float]:
     """Outcome advantages of one group of scores `[rollouts]`.
 
     A group of one has nothing to compare it with: the advantage is 0, and a warning says so (once, by Python's default
@@ -305,15 +305,15 @@ def _metrics(
     ]
     formulas = weight is not None
     return {
-        "credit/outcome_abs": mean(map(abs, made.outcome)),
-        "credit/memory_abs": mean(abs(value) for by_turn in made.memory for value in by_turn.values()),
-        "credit/memory_share": of_memory / total if total else None,
-        "credit/memory_only_groups": mean(map(float, memory_only)),
-        "credit/zero_spread_groups": mean(float(group.zero_spread) for group in groups),
-        "credit/lone_groups": float(sum(len(group.outcome) == 1 for group in groups)),
-        "credit/memory_weight": weight,
-        "credit/pool_fallbacks": float(sum(group.fallbacks for group in groups)) if formulas else None,
-        "credit/silent_notes": float(sum(group.no_signal for group in groups)) if formulas else None,
-        "credit/lost_notes": float(sum(group.lost for group in groups)) if formulas else None,
-        "credit/gated_notes": float(sum(group.gated for group in groups)) if formulas else None,
+        "advantages/outcome_abs": mean(map(abs, made.outcome)),
+        "advantages/memory_abs": mean(abs(value) for by_turn in made.memory for value in by_turn.values()),
+        "advantages/memory_share": of_memory / total if total else None,
+        "advantages/memory_only_groups": mean(map(float, memory_only)),
+        "advantages/zero_spread_groups": mean(float(group.zero_spread) for group in groups),
+        "advantages/lone_groups": float(sum(len(group.outcome) == 1 for group in groups)),
+        "advantages/memory_weight": weight,
+        "advantages/pool_fallbacks": float(sum(group.fallbacks for group in groups)) if formulas else None,
+        "advantages/silent_notes": float(sum(group.no_signal for group in groups)) if formulas else None,
+        "advantages/lost_notes": float(sum(group.lost for group in groups)) if formulas else None,
+        "advantages/gated_notes": float(sum(group.gated for group in groups)) if formulas else None,
     }

@@ -27,7 +27,7 @@ from mempo.rewards.outcome import score_answer
 from mempo.rewards.probe_check import CheckNotes, ProbeCheck, check_notes, check_probe, note_of_gold
 from mempo.rollout.agent import Agent, Job
 from mempo.rollout.context import make_context
-from mempo.rollout.interfaces import Environment, HasExpert, HasTexts, Scorer, Tool
+from mempo.rollout.interfaces import HasExpert, HasTexts, InteractiveEnvironment, Scorer, Tool
 from mempo.rollout.protocol import closing, opening
 from mempo.rollout.question import Question
 from mempo.rollout.tokenizer import Tokenizer
@@ -113,7 +113,7 @@ def demonstrations(config: Config, data: Data, agent: Agent, console: Console) -
             f"none of the {played} episodes of the expert came to an answer; raise limits.max_turns "
             f"({config.limits.max_turns}) or the limits in tokens"
         )
-    if not settings.expert.loss and data.world is None:
+    if not settings.expert.loss and data.environment is None:
         _say_wrong(demos, config, console)
     probed = []
     if settings.probe_share:
@@ -144,7 +144,7 @@ def _playable(config: Config, data: Data, console: Console) -> list[Question]:
     Raises:
         UserError: there is none.
     """
-    if isinstance(data.world, HasExpert):
+    if isinstance(data.environment, HasExpert):
         return data.train
     questions, lost = [], 0
     for question in data.train:
@@ -233,7 +233,7 @@ def _episodes(agent: Agent, questions: Sequence[Question], expert: ExpertSetting
 
 
 def tokenizer_of_toy(config: Config, data: Data, tools: Mapping[str, Tool] | None = None) -> Tokenizer:
-    """The toy's tokenizer: every name of the world, or of the files, and every fixed sentence is one token.
+    """The toy's tokenizer: every name of the environment, or of the files, and every fixed sentence is one token.
 
     Raises:
         UserError: files with too many different pieces for a toy.
@@ -243,12 +243,17 @@ def tokenizer_of_toy(config: Config, data: Data, tools: Mapping[str, Tool] | Non
     fixed += [re.sub(r"\{\w+\}", gap, expert.think_search), expert.open.replace("{queries}", gap)]
     fixed += [expert.lost.replace("{query}", gap), config.memory.probe.thought, "nothing was found"]
     fixed += [f"{n} " for n in range(1, config.search.top_k + 1)]
-    texts = [document.text for document in data.world.documents()] if data.world is not None else _texts(data)
-    texts += data.world.texts() if isinstance(data.world, HasTexts) else ()
+    texts = (
+        [document.text for document in data.environment.documents()] if data.environment is not None else _texts(data)
+    )
+    texts += data.environment.texts() if isinstance(data.environment, HasTexts) else ()
     texts += [told((tools or {}).values())]
-    actions = (*(data.world.actions if isinstance(data.world, Environment) else ()), *(tools or {}))
+    actions = (
+        *(data.environment.actions if isinstance(data.environment, InteractiveEnvironment) else ()),
+        *(tools or {}),
+    )
     tokenizer = toy_tokenizer([*texts, *(question.text for question in (*data.train, *data.test))], fixed, actions)
-    if data.world is None and tokenizer.size > _MOST_PIECES:
+    if data.environment is None and tokenizer.size > _MOST_PIECES:
         raise UserError(
             f"the files have {tokenizer.size} different pieces, and a toy has a token for each; a toy is for files of "
             f"at most {_MOST_PIECES}, such as lines `attribute of name: value` (docs/data.md); set toy=null "

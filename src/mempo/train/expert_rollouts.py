@@ -1,6 +1,6 @@
 """Demonstrations: a scripted expert, played as a `Sampler` through the agent loop and the real tools.
 
-A world may bring an expert of its own (`HasExpert`). The one here follows the search plan that a world or a row of a
+An environment may bring an expert of its own (`HasExpert`). The one here follows the search plan that an environment or a row of a
 file puts into `Question.meta` (`queries` and `finds`, `[objectives][hops]`). What it knows it takes from the prompt it
 is given, like the policy: its last note and the tool results that the context still shows. So an expert without notes
 in a context that forgets cannot answer, and a note that dropped a fact costs the answer. `loss` drops newly found facts
@@ -55,7 +55,7 @@ def plan_of(question: Question) -> Plan:
     if not has_plan(question):
         raise UserError(
             f"question {question.id} has no search plan, so the expert cannot play it; give its row steps or documents,"
-            " name rollouts of a stronger model (sft.rollouts), use a world that gives plans (docs/data.md), or start "
+            " name rollouts of a stronger model (sft.rollouts), use an environment that gives plans (docs/data.md), or start "
             "from a model that was fine-tuned already (sft.steps=0)"
         )
     nested = (tuple(map(tuple, meta.get(key, ()))) for key in ("queries", "finds", "actions"))
@@ -187,8 +187,8 @@ async def play(agent: Agent, jobs: Sequence[Job], settings: ExpertSettings, note
     demos = []
     for job in jobs:
         rng = random.Random("\x1f".join(map(str, (*job.key, job.question.id, job.rollout))))
-        world = agent.environment
-        make = world.expert if isinstance(world, HasExpert) else SearchExpert
+        environment = agent.environment
+        make = environment.expert if isinstance(environment, HasExpert) else SearchExpert
         player = Player(make(job.question, settings, rng, notes), agent, job.question)
         trajectory = await rollout(agent, player, job, DecodingSettings())
         answers = tuple(

@@ -41,5 +41,5 @@ def silence_logged(lines: Iterable[Mapping[str, Any]], step: int, batches: int |
             f"memory.fade_batches is {batches}, but metrics.jsonl of the run has no line of step {missing[0]}, so the "
             "weight of the memory advantages is not known; put the file back, or set memory.fade_batches=null"
         )
-    shares = (found[n].get("credit/zero_spread_groups") for n in wanted)
+    shares = (found[n].get("advantages/zero_spread_groups") for n in wanted)
     return tuple(share for share in shares if share is not None)

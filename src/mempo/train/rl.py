@@ -86,7 +86,7 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
 
             scored = score_batch(scoring, questions, trajectories, setup.scorer, setup.reference)
             batch = scored.counted(group_size, step)
-            advantages = batch_advantages(batch, scoring.credit, scoring.memory, scoring.own_advantages, silence)
+            advantages = batch_advantages(batch, scoring.advantages, scoring.memory, scoring.own_advantages, silence)
             clock.lap("memory_reward")
 
             rows = training_rows(batch, advantages)

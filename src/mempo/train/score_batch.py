@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mempo.config.rewards import MemorySettings, OutcomeSettings
-from mempo.config.train import CreditSettings
+from mempo.config.train import AdvantageSettings
 from mempo.errors import UserError
 from mempo.rewards.memory import NoteScore, score_notes
 from mempo.rewards.note_reward import silent
@@ -33,7 +33,7 @@ class Scoring:
 
     outcome: OutcomeSettings
     memory: MemorySettings
-    credit: CreditSettings
+    advantages: AdvantageSettings
     tokenizer: ProbeTokenizer
     window_tokens: int | None = None
     memory_signal: bool = True

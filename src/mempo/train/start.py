@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mempo.config import Config, Resolved, completed, resolve
-from mempo.config.unused import CREDIT_KEYS
+from mempo.config.unused import ADVANTAGE_KEYS
 from mempo.engine.model import load_tokenizer
 from mempo.envs.data import Data
 from mempo.errors import ConfigError
@@ -21,9 +21,9 @@ from mempo.train.demonstrations import tokenizer_of_toy
 
 EVALUATION = "evaluation-start"
 _BESIDE_EVALUATION = (
-    *("output", "start", "toy", "sft", "rl", "credit"),
+    *("output", "start", "toy", "sft", "rl", "advantages"),
     *("data.objectives", "data.train", "data.train_questions"),
-    *(f"memory.{name}" for name in (*CREDIT_KEYS, "preset", "lost_notes")),
+    *(f"memory.{name}" for name in (*ADVANTAGE_KEYS, "preset", "lost_notes")),
 )
 """Settings that the evaluation of a start does not depend on; that its questions are the same is checked by content."""
 
@@ -62,7 +62,7 @@ def refuse_other_vocabulary(config: Config, data: Data, tokenizer: Tokenizer, to
         ConfigError: tokens are missing; how many, and one of them.
     """
     if config.toy is not None:
-        wanted, of = tokenizer_of_toy(config, data, tools), "this configuration's world and settings"
+        wanted, of = tokenizer_of_toy(config, data, tools), "this configuration's environment and settings"
     elif config.model.path:
         wanted, of = load_tokenizer(config.model.path), f"model.path {config.model.path}"
     else:

@@ -1,4 +1,4 @@
-"""A policy of a hundred thousand parameters, made from scratch for one world, that learns on a laptop in minutes.
+"""A policy of a hundred thousand parameters, made from scratch for one environment, that learns on a laptop in minutes.
 
 Small models learn a format quickly and never learn to look things up, unless they are taught to copy first: random
 chunks of tokens, written again in shuffled order. The tokenizer gives every name one token, and spells unknown text in
@@ -131,9 +131,9 @@ def copy_rows(tokenizer: Tokenizer, count: int, rng: random.Random) -> list[Row]
 
 
 def copyable(tokenizer: Tokenizer) -> list[int]:
-    """Every token that can occur in the world's texts: all but bytes that are no name, and special tokens.
+    """Every token that can occur in the environment's texts: all but bytes that are no name, and special tokens.
 
-    A capital or a digit alone is a name in some worlds: `symbol of Hydrogen: H`.
+    A capital or a digit alone is a name in some environments: `symbol of Hydrogen: H`.
     """
     special, alone = set(tokenizer.hf.all_special_ids), re.compile(r"[A-Z0-9:;\n]")
     pieces = ((i, tokenizer.decode([i])) for i in range(tokenizer.size) if i not in special)

@@ -16,7 +16,7 @@ from mempo.config import Resolved
 from mempo.config.rollout import DecodingSettings
 from mempo.errors import UserError
 from mempo.rollout.agent import Agent, Job, run_rollouts
-from mempo.rollout.interfaces import BuiltContext, Context, Environment, Sampler
+from mempo.rollout.interfaces import BuiltContext, Context, InteractiveEnvironment, Sampler
 from mempo.rollout.question import Question
 from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import Trajectory, Turn
@@ -32,7 +32,7 @@ def chat(resolved: Resolved, model_path: str | None, console: Console, show_cont
     """Ask until the input ends. `model_path` None: the model is behind `server.*`.
 
     Raises:
-        UserError: nothing to search, no such model; or a world whose questions cannot be typed.
+        UserError: nothing to search, no such model; or an environment whose questions cannot be typed.
     """
     config = resolved.config
     opened = open_local(config, model_path) if model_path is not None else open_served(config, console)
@@ -40,9 +40,9 @@ def chat(resolved: Resolved, model_path: str | None, console: Console, show_cont
         check_window(config, opened.window)
         with tempfile.TemporaryDirectory() as work:
             data = load_data(config, Path(work), train_too=False)
-            if isinstance(data.world, Environment):
+            if isinstance(data.environment, InteractiveEnvironment):
                 raise UserError(
-                    f"the world {data.world.name} plays questions that it drew itself, so none can be typed; "
+                    f"the environment {data.environment.name} plays questions that it drew itself, so none can be typed; "
                     "use mempo eval and mempo view"
                 )
             agent = agents_of(config, specs_of(config)[:1], opened, data)[0]

@@ -35,15 +35,15 @@ CHARTS: dict[str, tuple[Chart, ...]] = {
         Chart("format kept", "format_ok", "above 0.9", 0.9, 1.0),
         Chart("rollouts that answered", "stop/answered", "most of them", 0.8, 1.0, per="rollouts"),
         Chart("turns", "turns", "about one search per fact"),
-        Chart("groups without spread", "credit/zero_spread_groups", "below 0.8: others teach nothing", 0.0, 0.8),
+        Chart("groups without spread", "advantages/zero_spread_groups", "below 0.8: others teach nothing", 0.0, 0.8),
     ),
     "Does it write better notes?": (
         Chart("P(answer | note)", "memory/p_mem_raw", "ranks notes; rises where notes grow complete"),
         Chart("memory reward r", "memory/r", "rises, or stays where P(baseline) rises with it"),
         Chart("gold tokens kept", "memory/gold_kept", "above 0.9 where there is a threshold", 0.9, 1.0),
         Chart("note tokens", "note_tokens", "settles; growing without end means that long notes are free"),
-        Chart("notes that were lost", "credit/lost_notes", "falls to 0"),
-        Chart("share of the memory signal", "credit/memory_share", "between 0 and 1: both signals speak"),
+        Chart("notes that were lost", "advantages/lost_notes", "falls to 0"),
+        Chart("share of the memory signal", "advantages/memory_share", "between 0 and 1: both signals speak"),
     ),
     "Is training healthy?": (
         Chart("SFT loss", "loss", "falls; jumps once where demonstrations join", stage="sft"),

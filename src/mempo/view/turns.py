@@ -187,10 +187,10 @@ def advantage_class(value: float, top: float) -> str:
 def _numbers(note: Mapping[str, Any] | None, advantage: Any) -> list[tuple[str, str, str]]:
     rows = []
     if note is not None:
-        base = known(note.get("p_full_raw"))
+        base = known(note.get("p_baseline_raw"))
         rows += [
             ("P(mem)", p_of(note), "probability of the gold answer after the note alone"),
-            ("P(baseline)", known(note.get("p_full")) if base is None else base, "the same after the baseline"),
+            ("P(baseline)", known(note.get("p_baseline")) if base is None else base, "the same after the baseline"),
             ("r", known(note.get("r")), "memory reward of the note"),
             ("note's advantage", known(note.get("advantage")), "what its tokens get beside the outcome's"),
         ]

@@ -51,11 +51,11 @@ def first_step(run: VerlRun) -> LocalStep:
     questions = [Question(line["question_id"], line["question"], as_gold(line["gold"])) for line in lines]
     policy, reference = load_policy(config.model, path, tokenizer), load_policy(config.model, path, tokenizer)
     scoring = Scoring(
-        config.reward, config.memory, config.credit, tokenizer, policy.window, custom_score=scripted.score
+        config.reward, config.memory, config.advantages, tokenizer, policy.window, custom_score=scripted.score
     )
     scored = score_batch(scoring, questions, trajectories, LocalScorer(policy), LocalScorer(reference))
     batch = scored.counted(ROLLOUTS)
-    advantages = batch_advantages(batch, config.credit, config.memory)
+    advantages = batch_advantages(batch, config.advantages, config.memory)
     rows = training_rows(batch, advantages)
     updater = Updater(policy, config.rl.optim, config.rl.loss, reference)
     updates = update_policy(updater, rows, config.rl, learning_rate(config.rl.optim, 0, config.rl.steps))

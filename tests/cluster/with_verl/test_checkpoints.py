@@ -25,7 +25,7 @@ def saving(folder: Path, keep: int, during: list[list[int]]) -> Any:
 
     settings = {"default_local_dir": str(folder), "default_hdfs_dir": None, "max_actor_ckpt_to_keep": None}
     trainer: Any = object.__new__(MempoTrainer)
-    config = resolve(None, ["model.path=m", "data.world=atlas", f"cluster.keep_checkpoints={keep}"]).config
+    config = resolve(None, ["model.path=m", "data.environment=atlas", f"cluster.keep_checkpoints={keep}"]).config
     trainer.__dict__.update(
         config=OmegaConf.create({"trainer": settings, "actor_rollout_ref": {"actor": {}}}),
         actor_rollout_wg=SimpleNamespace(save_checkpoint=write),

@@ -79,7 +79,7 @@ def test_our_measures_are_in_verls_log_and_in_the_run_folder(one_rank: VerlRun) 
     (logged,) = re.findall(r"step:1 - (.*)", one_rank.output)
     said = dict(item.split(":", 1) for item in logged.split(" - ") if ":" in item)
     ours = one_rank.measures("rl", 1)
-    for name in ("memory/p_mem", "memory/r", "credit/memory_share", "turns", "score"):
+    for name in ("memory/p_mem", "memory/r", "advantages/memory_share", "turns", "score"):
         assert float(said[f"mempo/{name}"].removeprefix("np.float64(").rstrip(")")) == pytest.approx(ours[name])
     assert "val-mempo/score" in one_rank.output
 
@@ -89,9 +89,9 @@ def test_a_rollout_whose_server_fails_is_counted_and_teaches_nothing(one_rank: V
     errors = [one_rank.measures("rl", step)["errors"] for step in (1, 2)]
     assert rollouts == [QUESTIONS * ROLLOUTS] * 2
     assert sum(errors) == 1.0
-    for trajectory, credit in zip(local.trajectories, local.saved_advantages, strict=True):
+    for trajectory, advantages in zip(local.trajectories, local.saved_advantages, strict=True):
         if trajectory.is_error:
-            assert not any(value for values in credit.values() for value in values)
+            assert not any(value for values in advantages.values() for value in values)
 
 
 def test_turn_counts_from_1_to_7_leave_optimizer_and_schedule_alone(one_rank: VerlRun, local: LocalStep) -> None:
@@ -128,7 +128,7 @@ def test_memory_advantages_lie_on_notes_and_on_whole_turns_that_lost_theirs(loca
 # --- the contract with the local engine ------------------------------------------------------------------------------
 
 
-def test_the_local_engine_makes_the_same_rewards_and_credit(local: LocalStep) -> None:
+def test_the_local_engine_makes_the_same_rewards_and_advantages(local: LocalStep) -> None:
     for fact, saved in zip(local.facts, local.saved_facts, strict=True):
         assert fact["score"] == saved["score"]
         ours, theirs = [n["r"] for n in fact["notes"]], [n["r"] for n in saved["notes"]]
@@ -165,7 +165,7 @@ def full_history(inputs: list[str], tmp_path_factory: pytest.TempPathFactory) ->
 
 def test_a_whole_history_with_an_adapter_learns_the_same(full_history: VerlRun) -> None:
     local, theirs = first_step(full_history), full_history.measures("rl", 1)
-    assert theirs["memory/p_full"] is not None
+    assert theirs["memory/p_baseline"] is not None
     for fact, saved in zip(local.facts, local.saved_facts, strict=True):
         assert [n["r"] for n in fact["notes"]] == pytest.approx([n["r"] for n in saved["notes"]], abs=1e-6)
     for ours, found in zip(local.advantages, local.saved_advantages, strict=True):
@@ -178,7 +178,7 @@ def test_a_whole_history_with_an_adapter_learns_the_same(full_history: VerlRun) 
 
 # --- ranks and resuming ----------------------------------------------------------------------------------------------
 
-SAME = ("score", "turns", "errors", "memory/p_mem", "memory/p_full", "memory/r", "credit/memory_share")
+SAME = ("score", "turns", "errors", "memory/p_mem", "memory/p_baseline", "memory/r", "advantages/memory_share")
 
 
 @pytest.mark.parametrize("step", [1, 2])

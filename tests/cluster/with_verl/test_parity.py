@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false
-"""The same rollouts on verl's road and on the local one: rows, rewards, credit, loss, gradient, weights."""
+"""The same rollouts on verl's road and on the local one: rows, rewards, advantages, loss, gradient, weights."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def own_score(question: Any, trajectory: Any) -> float | None:
     return None if trajectory.answer == "town" else float(len(trajectory.turns)) / 8
 
 
-def own_credit(scores: Sequence[float], notes: Sequence[Any]) -> tuple[list[float], list[dict[int, float]]]:
+def own_advantages(scores: Sequence[float], notes: Sequence[Any]) -> tuple[list[float], list[dict[int, float]]]:
     outcome = [score - 0.25 for score in scores]
     return outcome, [{turn: 0.5 + (r or 0.0) for turn, r in by_turn.items()} for by_turn in notes]
 
@@ -102,7 +102,7 @@ KL = ("rl.loss.kl=k3", "rl.loss.kl_coef=0.01")
 
 def steady(settings: tuple[str, ...]) -> tuple[str, ...]:
     """Memory advantages of full weight, where the case says nothing of it: few groups are silent here."""
-    own = ("memory.preset=", "memory.fade_batches=", "credit.function=", "rl.memory_signal=false")
+    own = ("memory.preset=", "memory.fade_batches=", "advantages.function=", "rl.memory_signal=false")
     return () if any(setting.startswith(own) for setting in settings) else ("memory.fade_batches=null",)
 
 
@@ -123,11 +123,15 @@ CASES = {
     "look ahead": Case(("memory.lookahead={k: 2, gamma: 0.7}", "memory.baseline=visible"), ranks=2),
     "compression": Case(("memory.reward=compression", "memory.length_penalty=0.3", "memory.normalize_std=false")),
     "quantile, both": Case(("memory.baseline=full", "memory.threshold=both", "memory.threshold_quantile=0.3")),
-    "gate": Case(("memory.gate=when_not_negative", "memory.weight=0.5", "credit.normalize_std=false"), ranks=2),
+    "gate": Case(("memory.gate=when_not_negative", "memory.weight=0.5", "advantages.normalize_std=false"), ranks=2),
     "objectives": Case(("memory.probe.objectives=averaged", "reward.score=mean_f1"), gold=[["city", "c"], ["town"]]),
     "forced note": Case(("prompt.force_mem=true", *KL), force_mem=True, ranks=2),
-    "own score and credit": Case((f"reward.score={OWN}:own_score", f"credit.function={OWN}:own_credit"), ranks=2),
-    "own advantages of a step": Case((f"reward.score={OWN}:own_score", f"credit.function={OWN}:own_by_step"), ranks=2),
+    "own score and advantages": Case(
+        (f"reward.score={OWN}:own_score", f"advantages.function={OWN}:own_advantages"), ranks=2
+    ),
+    "own advantages of a step": Case(
+        (f"reward.score={OWN}:own_score", f"advantages.function={OWN}:own_by_step"), ranks=2
+    ),
     "fading": Case(("memory.fade_batches=2", "memory.min_pool=2", *KL, "rl.updates_per_step=2"), ranks=2),
     "temperature": Case(("rl.temperature=0.7", *KL, "rl.updates_per_step=2")),
     "overflow": Case(("limits.max_context_tokens=220", "reward.on_overflow=exclude", *KL), ranks=2),
@@ -149,7 +153,7 @@ def resolved(case: Case, folder: Path) -> Resolved:
     return resolve(
         None,
         [
-            *(f"model.path={folder}/model", f"output={folder}/run", "data.world=atlas", "agent.tools=[]"),
+            *(f"model.path={folder}/model", f"output={folder}/run", "data.environment=atlas", "agent.tools=[]"),
             *("rl.steps=4", f"rl.questions_per_step={case.questions}", f"rl.rollouts_per_question={ROLLOUTS}"),
             *("rl.optim.lr=0.001", "rl.log_rollouts_every=0", "limits.max_context_tokens=900", "limits.max_turns=7"),
             *("limits.max_turn_tokens=64", "limits.max_obs_tokens=64", "reward.format_gate=false"),
@@ -178,7 +182,7 @@ def test_both_roads_come_to_the_same(name: str, tmp_path: Path) -> None:
     scoring, size = theirs.run.scoring, config.rl.rollouts_per_question
     scored = score_batch(scoring, asked, trajectories, LocalScorer(policy), LocalScorer(reference))
     batch = scored.counted(size, theirs.trainer.global_steps)
-    advantages = batch_advantages(batch, scoring.credit, scoring.memory, scoring.own_advantages)
+    advantages = batch_advantages(batch, scoring.advantages, scoring.memory, scoring.own_advantages)
     updater = Updater(policy, config.rl.optim, config.rl.loss, reference)
     updates = update_policy(
         updater, training_rows(batch, advantages), config.rl, learning_rate(config.rl.optim, 0, config.rl.steps)

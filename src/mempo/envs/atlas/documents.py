@@ -1,4 +1,4 @@
-"""The world as a corpus, in two renderings.
+"""The environment as a corpus, in two renderings.
 
 `prose` is one document per entity, a few sentences that state all its facts, made for real language models. `cards` is
 one document per fact, one short line, made for a toy policy with a small vocabulary:

@@ -67,9 +67,9 @@ class Objective:
 @cache
 def objectives(subset: Subset = EVERYTHING) -> tuple[Objective, ...]:
     """All objectives of a subset, in a fixed order: one-hop, two-hop, inverse."""
-    world = atlas(subset)
-    folded = {entity.id: fold(f"{entity.name} {tell(entity)}") for entity in world.entities}
-    made = (*_one_hop(world, folded), *_two_hop(world, folded), *_inverse(world))
+    environment = atlas(subset)
+    folded = {entity.id: fold(f"{entity.name} {tell(entity)}") for entity in environment.entities}
+    made = (*_one_hop(environment, folded), *_two_hop(environment, folded), *_inverse(environment))
     return tuple(o for o in made if not stands_in(fold(f"{o.prose} {o.cards}"), o.answers))
 
 
@@ -86,8 +86,8 @@ def _hop(owner: Entity, fact: Fact) -> Hop:
     return Hop(owner, fact, card_query(fact.attribute, owner.name), fact.value)
 
 
-def _one_hop(world: Atlas, folded: dict[str, str]) -> Iterator[Objective]:
-    for entity in world.entities:
+def _one_hop(environment: Atlas, folded: dict[str, str]) -> Iterator[Objective]:
+    for entity in environment.entities:
         for attribute, fact in _askable(entity):
             if stands_in(folded[entity.id], (fact.value,)):
                 yield Objective(
@@ -100,11 +100,11 @@ def _one_hop(world: Atlas, folded: dict[str, str]) -> Iterator[Objective]:
                 )
 
 
-def _two_hop(world: Atlas, folded: dict[str, str]) -> Iterator[Objective]:
+def _two_hop(environment: Atlas, folded: dict[str, str]) -> Iterator[Objective]:
     """Subject → bridge entity → value, where the subject's document names the bridge and is silent on the value."""
-    for entity in world.entities:
+    for entity in environment.entities:
         for first, link in _askable(entity):
-            bridge = world.get(link.entity)
+            bridge = environment.get(link.entity)
             if not first.bridge or bridge is None or not stands_in(folded[entity.id], (bridge.name,)):
                 continue
             named = first.bridge.replace("{s}", phrase(entity.kind, entity.name))
@@ -121,10 +121,10 @@ def _two_hop(world: Atlas, folded: dict[str, str]) -> Iterator[Objective]:
                     )
 
 
-def _inverse(world: Atlas) -> Iterator[Objective]:
+def _inverse(environment: Atlas) -> Iterator[Objective]:
     """Whose value is it? Asked only when no other entity of the whole kind has that value."""
     owners = _owners()
-    for entity in world.entities:
+    for entity in environment.entities:
         for attribute, fact in _askable(entity):
             if attribute.inverse and owners[entity.kind, attribute.name, fold(fact.value)] == 1:
                 query = f"{fact.attribute} {fact.value}"

@@ -173,7 +173,7 @@ def _question(chosen: tuple[Objective, ...], split: str, rendering: Rendering) -
     digest = hashlib.sha256(names.encode()).hexdigest()[:12]
     single = len(chosen) == 1
     meta: dict[str, Any] = {
-        "world": "atlas",
+        "environment": "atlas",
         "split": split,
         "rendering": rendering,
         "forms": [objective.form for objective in chosen],

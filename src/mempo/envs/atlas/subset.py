@@ -15,7 +15,7 @@ from mempo.errors import nearest
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """Which entities and facts the world holds; the default is all of them.
+    """Which entities and facts the environment holds; the default is all of them.
 
     `max_entities` takes the best known of each kind in turn. `max_words` and `max_letters` bound names and values
     (words in each, letters in a word), `ascii_only` leaves out those with other letters: together they keep the

@@ -1,4 +1,4 @@
-"""The mazes as a `World` to act in, and as the files that `mempo world maze` writes."""
+"""The mazes as an `Environment` to act in, and as the files that `mempo environment maze` writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mempo.config.train import ExpertSettings
-from mempo.envs.made_by import made_by_world
+from mempo.envs.made_by import made_by_environment
 from mempo.envs.maze.explorer import MazeExpert
 from mempo.envs.maze.layout import DIRECTIONS, Layout, grow, split_of
 from mempo.envs.maze.maze import Maze, furnish, maze_of
@@ -34,7 +34,7 @@ class MazeError(UserError):
 
 
 @dataclass(frozen=True)
-class MazeWorld:
+class MazeEnvironment:
     """Mazes on a grid, seen one cell at a time. A word at the goal is the answer.
 
     Raises:
@@ -149,7 +149,7 @@ def _maze(question: Question) -> Maze:
 
 def write(
     out_dir: Path | str,
-    world: MazeWorld,
+    environment: MazeEnvironment,
     *,
     train: int = 2000,
     test: int = 200,
@@ -160,16 +160,16 @@ def write(
     lines of each. What is there already is treated as `mempo.storage.outputs` says.
 
     Raises:
-        MazeError: as `MazeWorld.questions`; UserError: files that may not be written over. Nothing is written then.
+        MazeError: as `MazeEnvironment.questions`; UserError: files that may not be written over. Nothing is written then.
     """
     rows: dict[str, list[dict[str, Any]]] = {}
     for split, count in (("train", train), ("test", test)):
-        made = world.questions(split, count, 1, seed)
+        made = environment.questions(split, count, 1, seed)
         rows[f"{split}.jsonl"] = [
             {"id": q.id, "question": q.text, "answer": q.gold, "probe": q.probe, "meta": dict(q.meta)} for q in made
         ]
-    made_by = made_by_world("maze", world, train, test, 1, seed)
-    with output_files(Path(out_dir), "world", made_by, force, replaces=True) as folder:
+    made_by = made_by_environment("maze", environment, train, test, 1, seed)
+    with output_files(Path(out_dir), "environment", made_by, force, replaces=True) as folder:
         for name, lines in rows.items():
             text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
             (folder / name).write_text(text, encoding="utf-8", newline="\n")

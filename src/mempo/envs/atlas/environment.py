@@ -1,4 +1,4 @@
-"""The atlas as a `World`, and as the files that `mempo world atlas` writes."""
+"""The atlas as an `Environment`, and as the files that `mempo environment atlas` writes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mempo.envs.atlas.questions import questions
 from mempo.envs.atlas.schema import ATTRIBUTES
 from mempo.envs.atlas.split import TEST_FRACTION, Split
 from mempo.envs.atlas.subset import EVERYTHING, Subset, atlas
-from mempo.envs.made_by import made_by_world
+from mempo.envs.made_by import made_by_environment
 from mempo.retrieval.corpus import Document
 from mempo.rollout.question import Question
 from mempo.storage.outputs import output_files
 
 
 @dataclass(frozen=True)
-class AtlasWorld:
+class AtlasEnvironment:
     """Real facts about countries, cities, elements, laureates and prizes, as documents and questions."""
 
     name = "atlas"  # not a field: all atlases have it
@@ -69,7 +69,7 @@ class AtlasWorld:
 
 def write(
     out_dir: Path | str,
-    world: AtlasWorld | None = None,
+    environment: AtlasEnvironment | None = None,
     *,
     train: int = 2000,
     test: int = 200,
@@ -88,18 +88,20 @@ def write(
         AtlasError: when so many questions cannot be made; UserError: files that may not be written over. Nothing is
             written then.
     """
-    world = world or AtlasWorld()
+    environment = environment or AtlasEnvironment()
     splits: tuple[tuple[Split, int], ...] = (("train", train), ("test", test))
     rows: dict[str, list[dict[str, Any]]] = {
-        "corpus.jsonl": [{"id": d.id, "contents": f'"{d.title}"\n{d.text}', "url": d.url} for d in world.documents()]
+        "corpus.jsonl": [
+            {"id": d.id, "contents": f'"{d.title}"\n{d.text}', "url": d.url} for d in environment.documents()
+        ]
     }
     for split, count in splits:
-        made = world.questions(split, count, objectives, seed)
+        made = environment.questions(split, count, objectives, seed)
         rows[f"{split}.jsonl"] = [
             {"id": q.id, "question": q.text, "answer": q.gold, "meta": dict(q.meta)} for q in made
         ]
-    made_by = made_by_world("atlas", world, train, test, objectives, seed)
-    with output_files(Path(out_dir), "world", made_by, force, replaces=True) as folder:
+    made_by = made_by_environment("atlas", environment, train, test, objectives, seed)
+    with output_files(Path(out_dir), "environment", made_by, force, replaces=True) as folder:
         for name, lines in rows.items():
             _write_jsonl(folder / name, lines)
     return {name: len(lines) for name, lines in rows.items()}
