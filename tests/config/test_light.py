@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "transformers", "tokenizers", "numpy", "faiss", "httpx", "fastapi", "matplotlib")
+HEAVY = ("torch", "transformers", "tokenizers", "numpy", "faiss", "aiohttp", "fastapi", "matplotlib")
 
 
 @pytest.mark.parametrize(

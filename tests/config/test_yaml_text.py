@@ -19,16 +19,16 @@ BILLION_LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 
 ODD = {
-    "a cycle": ("sft: &s {steps: *s}", "line 1: *s stands inside &s"),
-    "a cycle through a list": ("a: &a\n  - b: [*a]\n", "line 2: *a stands inside &a"),
+    "a cycle": ("sft: &s {steps: *s}", "line 1: *s is inside &s"),
+    "a cycle through a list": ("a: &a\n  - b: [*a]\n", "line 2: *a is inside &a"),
     "an alias of nothing": ("a: *b", "*b names nothing"),
     "10 000 levels of lists": ("a: " + "[" * 10_000, "more than 50 levels"),
     "10 000 levels of mappings": ("a: " + "{a: " * 10_000, "more than 50 levels"),
     "many levels by indentation": ("".join(f"{' ' * n}a:\n" for n in range(400)), "line 51: more than 50 levels"),
     "a billion laughs": (BILLION_LAUGHS, "more than 50000 values"),
     "a number of 5000 digits": ("rl:\n  steps: " + "9" * 5000, "line 2: a number of 5000 digits"),
-    "a key twice": ("rl: {steps: 1}\nseed: 1\nrl: {steps: 2}", "line 3: the key 'rl' stands twice"),
-    "a key twice inside": ("rl: {steps: 1, steps: 1}", "line 1: the key 'steps' stands twice"),
+    "a key twice": ("rl: {steps: 1}\nseed: 1\nrl: {steps: 2}", "line 3: the key 'rl' is given twice"),
+    "a key twice inside": ("rl: {steps: 1, steps: 1}", "line 1: the key 'steps' is given twice"),
     "two documents": ("seed: 1\n---\nseed: 2", "line 2: a second document begins"),
     "a list": ("- seed", "holds a list; a configuration is a mapping"),
     "a word": ("seed", "holds a str; a configuration is a mapping"),

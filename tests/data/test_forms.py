@@ -24,22 +24,8 @@ from mempo.data.forms import COLUMNS, plain_row
 from mempo.data.plans import plan_meta
 from mempo.data.questions import load_questions, read_questions
 from mempo.data.rows import question_of
-from mempo.rollout.question import Question
+from mempo.rollout.question import Question, as_gold
 
-TRIVIA = {
-    "Question": "Which American-born Sinclair won the Nobel Prize?",
-    "QuestionId": "tc_1",
-    "QuestionSource": "http://example.org/",
-    "SearchResults": [{"Title": "T"}],
-    "Answer": {
-        "Aliases": ["(Harry) Sinclair Lewis", "Sinclair Lewis"],
-        "NormalizedAliases": ["sinclair lewis"],
-        "NormalizedValue": "sinclair lewis",
-        "Type": "WikipediaEntity",
-        "Value": "Sinclair Lewis",
-    },
-}
-LEWIS = ("Sinclair Lewis", "(Harry) Sinclair Lewis", "sinclair lewis")
 SQUAD = {
     "version": "v2.0",
     "data": [
@@ -69,111 +55,10 @@ SQUAD = {
     ],
 }
 SQUAD_1 = json.loads(json.dumps(SQUAD).replace(', "is_impossible": false', "").replace('"s2"', '"s3"'))
-KILT = {
-    "id": "k1",
-    "input": "Who wrote it?",
-    "output": [
-        {"answer": "Ann", "provenance": [{"title": "T"}]},
-        {"provenance": [{"title": "U"}]},
-        {"answer": "Ann Lee"},
-        {"answer": "Ann"},
-    ],
-    "meta": {"left_context": "long"},
-}
-NQ_HUB = {
-    "id": "797803103760793766",
-    "question": {"text": "who founded google", "tokens": ["who", "founded", "google"]},
-    "document": {"title": "Google"},
-    "annotations": {
-        "yes_no_answer": [-1, -1],
-        "short_answers": [
-            {"start_token": [1], "end_token": [3], "text": ["Larry Page"]},
-            {"start_token": [], "end_token": [], "text": []},
-        ],
-    },
-}
-NQ = {
-    "example_id": -12,
-    "question_text": "who founded google",
-    "document_text": "Google by Larry Page and others",
-    "annotations": [{"yes_no_answer": "NONE", "short_answers": [{"start_token": 2, "end_token": 4}]}],
-}
-
-# What a row is, the question's id, text, gold, and the name under which the form is said.
-ROWS: list[tuple[dict[str, Any], str, str, Any, str]] = [
-    (TRIVIA, "tc_1", TRIVIA["Question"], LEWIS, "TriviaQA"),
-    (
-        {
-            "question": "Q?",
-            "question_id": "tc_2",
-            "answer": {"value": "A", "aliases": ["A", "B"], "normalized_aliases": ["a", "b"], "type": "X"},
-        },
-        "tc_2",
-        "Q?",
-        ("A", "B", "a", "b"),
-        "TriviaQA",
-    ),
-    (
-        {
-            "id": "s",
-            "title": "T",
-            "context": "C",
-            "question": "Q?",
-            "answers": {"text": ["A", "A"], "answer_start": [1]},
-        },
-        "s",
-        "Q?",
-        ("A",),
-        "SQuAD",
-    ),
-    (KILT, "k1", "Who wrote it?", ("Ann", "Ann Lee"), "KILT"),
-    (
-        {"id": 4222362, "subj": "George", "obj": "politician", "question": "Q?", "possible_answers": '["a", "b"]'},
-        "4222362",
-        "Q?",
-        ("a", "b"),
-        "PopQA",
-    ),
-    ({"id": 1, "question": "Q?", "possible_answers": ["a"]}, "1", "Q?", ("a",), "PopQA"),
-    (
-        {"task_id": "g1", "Question": "Q?", "Level": 2, "Final answer": "17", "file_name": "x.png"},
-        "g1",
-        "Q?",
-        "17",
-        "GAIA",
-    ),
-    ({"Question": "Q?", "Answer": "A"}, "0", "Q?", "A", "SimpleQA, BrowseComp or Bamboogle"),
-    (
-        {"problem": "Q?", "answer": "A", "metadata": "{'topic': 'x'}"},
-        "0",
-        "Q?",
-        "A",
-        "SimpleQA, BrowseComp or Bamboogle",
-    ),
-    (
-        {"query_id": "769", "query": "Which of them?", "answer": "A", "gold_docs": [{"docid": "1"}]},
-        "769",
-        "Which of them?",
-        "A",
-        "SimpleQA, BrowseComp or Bamboogle",
-    ),
-    ({"question": "Q?", "answer": ["A", "B"]}, "0", "Q?", ("A", "B"), ""),
-    (NQ, "-12", "who founded google", ("Larry Page",), "Natural Questions"),
-    (NQ_HUB, NQ_HUB["id"], "who founded google", ("Larry Page",), "Natural Questions"),
-    ({"url": "u", "question": "Q?", "answers": ["A", "B"]}, "0", "Q?", ("A", "B"), ""),
-    (
-        {
-            "url": "u",
-            "utterance": "who is his sister?",
-            "targetValue": '(list (description "Jazmyn \\"J\\" Bieber") (description Jaxon))',
-        },
-        "0",
-        "who is his sister?",
-        ('Jazmyn "J" Bieber', "Jaxon"),
-        "WebQuestions",
-    ),
-    ({"qId": "w", "qText": "Q?", "answers": ["A"]}, "w", "Q?", ("A",), "SimpleQA, BrowseComp or Bamboogle"),
+ROWS = [
+    json.loads(line) for line in (Path(__file__).parent / "rows_of_data_sets.jsonl").read_text("utf-8").splitlines()
 ]
+"""A row of each data set, the question's id, text and gold, and the name under which the form is said."""
 
 
 def write(path: Path, text: str) -> Path:
@@ -186,23 +71,22 @@ def parquet(path: Path, *rows: dict[str, Any]) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("row", "id", "text", "gold", "name"), ROWS)
+@pytest.mark.parametrize("made", ROWS)
 @pytest.mark.parametrize("kind", ["jsonl", "json", "object", "parquet"])
-def test_a_form_is_told_by_its_keys(
-    tmp_path: Path, kind: str, row: dict[str, Any], id: str, text: str, gold: Any, name: str
-) -> None:
+def test_a_form_is_told_by_its_keys(tmp_path: Path, kind: str, made: dict[str, Any]) -> None:
+    row = made["row"]
     if kind == "parquet":
         path = parquet(tmp_path / "q.parquet", row)
     else:
         document = row if kind == "jsonl" else [row] if kind == "json" else {"Data": [row], "Version": 1.0}
         path = write(tmp_path / "q.json", json.dumps(document, indent=None if kind == "jsonl" else 1))
     [question], _, remarks = read_questions(path)
-    assert (question.id, question.text, question.gold) == (id, text, gold)
-    assert remarks == ([f"{path} is read as {name}"] if name else [])
+    assert (question.id, question.text, question.gold) == (made["id"], made["text"], as_gold(made["gold"]))
+    assert remarks == ([f"{path} is read as {made['form']}"] if made["form"] else [])
 
 
 def test_what_a_row_says_besides_is_kept_for_filters(tmp_path: Path) -> None:
-    path = write(tmp_path / "gaia.jsonl", json.dumps(ROWS[6][0]))
+    path = write(tmp_path / "gaia.jsonl", json.dumps(next(made["row"] for made in ROWS if made["form"] == "GAIA")))
     assert load_questions(path)[0].meta == {"Level": 2, "file_name": "x.png"}
     assert len(read_questions(path, where={"Level": 2}).questions) == 1
 

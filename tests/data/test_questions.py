@@ -16,7 +16,7 @@ from mempo.data.filters import where
 from mempo.data.questions import load_questions, read_questions
 from mempo.data.written import read_written
 from mempo.errors import UserError
-from mempo.rollout.question import Question
+from mempo.rollout.question import Question, as_gold
 
 
 def write(path: Path, *rows: object) -> Path:
@@ -24,48 +24,12 @@ def write(path: Path, *rows: object) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("row", "expected"),
-    [
-        ({"question": "Q?", "answer": "A"}, Question("0", "Q?", "A")),
-        ({"id": "x", "question": " Q? \n", "answer": ["A", "B"]}, Question("x", "Q?", ("A", "B"))),
-        (
-            {"id": 12, "question": "Q?; R?", "answer": [["A"], ["B", "b"]]},
-            Question("12", "Q?; R?", (("A",), ("B", "b"))),
-        ),
-        (
-            {"qid": "q1", "question": "Q?", "answer": "A", "aug_answer": ["a"]},
-            Question("q1", "Q?", "A", meta={"aug_answer": ["a"]}),
-        ),
-        ({"idx": 3, "question": "Q?", "gt": ["A"]}, Question("3", "Q?", ("A",))),
-        ({"query_id": "z", "question": "Q?", "answer": None, "answers": ["A"]}, Question("z", "Q?", ("A",))),
-        ({"question": "Q?", "aug_answer": ["A"]}, Question("0", "Q?", ("A",))),
-        (
-            {"id": "train_0", "question": "Q?", "golden_answers": ["A", "B"], "metadata": {"x": 1}},
-            Question("train_0", "Q?", ("A", "B")),
-        ),
-        (
-            {
-                "id": "2hop",
-                "question": "Q?",
-                "answer": "A",
-                "answer_aliases": ["B", "A"],
-                "answerable": True,
-                "paragraphs": [{}],
-            },
-            Question("2hop", "Q?", ("A", "B"), meta={"answerable": True}),
-        ),
-        ({"id": "m", "question": "Q?", "answer": "A", "answer_aliases": []}, Question("m", "Q?", "A")),
-        ({"question": "Q?", "answer": "['Paris', 'City of Light']"}, Question("0", "Q?", ("Paris", "City of Light"))),
-        ({"question": "Q?", "golden_answers": '[["A", "a"], ["B"]]'}, Question("0", "Q?", (("A", "a"), ("B",)))),
-        ({"question": "Q?", "answer": "A", "answer_aliases": "['B']"}, Question("0", "Q?", ("A", "B"))),
-        ({"question": "Q?", "ground_truth": '{"target": ["Paris"]}'}, Question("0", "Q?", ("Paris",))),
-        ({"question": "Q?", "reward_model": '{"ground_truth": {"target": ["A"]}}'}, Question("0", "Q?", ("A",))),
-        ({"question": "Q\ud800?", "answer": "A\ud800"}, Question("0", "Q\ufffd?", "A\ufffd")),
-    ],
-)
-def test_jsonl_forms(tmp_path: Path, row: dict[str, Any], expected: Question) -> None:
-    assert load_questions(write(tmp_path / "q.jsonl", row)) == [expected]
+@pytest.mark.parametrize("line", (Path(__file__).parent / "plain_rows.jsonl").read_text("utf-8").splitlines())
+def test_jsonl_forms(tmp_path: Path, line: str) -> None:
+    """Each line holds a row and the question that it is."""
+    made = json.loads(line)
+    expected = Question(made["id"], made["text"], as_gold(made["gold"]), meta=made["meta"])
+    assert load_questions(write(tmp_path / "q.jsonl", made["row"])) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -244,8 +208,8 @@ GOOD = b'{"question": "Q?", "answer": "A"}\n'
             'line 1: "reward_model" has no ground_truth',
         ),
         (b'{"prompt": [{"role": "user"}], "answer": "A"}', 'line 1: "prompt" must be a list of messages'),
-        (b'{"id": 1, "question": "Q?", "answer": "A"}\n' * 2, "id '1' stands in line 1 and in line 2"),
-        (b'{"id": "1", "question": "Q?", "answer": "A"}\n' + GOOD, "id '1' stands in line 1 and in line 2"),
+        (b'{"id": 1, "question": "Q?", "answer": "A"}\n' * 2, "id '1' is in line 1 and in line 2"),
+        (b'{"id": "1", "question": "Q?", "answer": "A"}\n' + GOOD, "id '1' is in line 1 and in line 2"),
         (b"\xff\xfe{", "line 1: not UTF-8"),
         (b"", "holds no questions (0 bytes)"),
         (b"\n\n", "holds no questions"),

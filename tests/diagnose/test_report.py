@@ -107,14 +107,6 @@ def test_curves_and_trends() -> None:
     assert trend([None, 2.0, None])["ratio"] is None
 
 
-def test_metrics_of_older_runs_are_read_by_their_old_names() -> None:
-    lines = [
-        {"stage": "rl", "step": n, f"{name}/memory_share": 0.1 * n}
-        for n, name in enumerate(("advantages", "advantages"))
-    ]
-    assert curves(lines)["advantages/memory_share"] == [0.0, 0.1]
-
-
 def test_hostile_text_stays_text() -> None:
     made = report(
         batch([rollout(turn(said="x"), turn(HOSTILE, r=0.1, advantage=1.0), question=HOSTILE)]),

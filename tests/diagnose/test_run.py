@@ -36,7 +36,7 @@ NO_MODEL = DiagnoseOptions(use_model=False)
 
 def scored(turn: int, r: float, **more: Any) -> dict[str, Any]:
     p = {"p_mem": r, "p_baseline": None, "p_mem_raw": r, "p_baseline_raw": None}
-    return {"turn": turn, "r": r, "gold_tokens": 0, "kept_mem": 0, "kept_full": None, "reason": None, **p, **more}
+    return {"turn": turn, "r": r, "gold_tokens": 0, "kept_mem": 0, "kept_baseline": None, "reason": None, **p, **more}
 
 
 @pytest.fixture(scope="module")

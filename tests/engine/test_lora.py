@@ -263,9 +263,12 @@ def test_settings_that_cannot_work() -> None:
 @pytest.mark.parametrize(
     ("targets", "message"),
     [
-        (("v_proj", "q_prj"), r"names 'q_prj', which is no linear layer .*; there are down_proj, gate_proj, k_proj, "),
-        (("lm_head", "q_proj"), "names 'lm_head', which is no linear layer inside the model"),
-        (("embed_tokens",), "names 'embed_tokens', which is no linear layer inside the model"),
+        (
+            ("v_proj", "q_prj"),
+            r"names 'q_prj', which is not a linear layer .*; there are down_proj, gate_proj, k_proj, ",
+        ),
+        (("lm_head", "q_proj"), "names 'lm_head', which is not a linear layer inside the model"),
+        (("embed_tokens",), "names 'embed_tokens', which is not a linear layer inside the model"),
     ],
 )
 def test_layers_that_cannot_have_one_are_refused(targets: tuple[str, ...], message: str) -> None:

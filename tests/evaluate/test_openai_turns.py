@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mempo.config.server import ServerSettings
+from mempo.config.tools import RetrySettings
 from mempo.engine.server.capabilities import Capabilities
 from mempo.engine.server.client import OpenAIClient
 from mempo.engine.server.sampler import OpenAISampler
@@ -20,7 +21,6 @@ from mempo.rollout.interfaces import Generation, SamplingParams
 from mempo.rollout.protocol import TurnGrammar
 from mempo.rollout.question import objectives_of
 from mempo.rollout.trajectory import GenerationStop, StopReason
-from mempo.tools.retrying import RetrySettings
 from tests.evaluate.openai_stub import Stub, reply, stub_server
 from tests.tiny import make_agent, make_tokenizer
 from tests.train.fakes import questions

@@ -75,33 +75,6 @@ def test_plain_functions_wait_for_coroutines_from_any_thread() -> None:
     ]
 
 
-class Hopeless(Exception):
-    transient = False
-
-
-@pytest.mark.parametrize(
-    ("failures", "tries", "calls"),
-    [([], 3, 1), ([ValueError("a"), ValueError("b")], 3, 3), ([ValueError("a")] * 3, 3, 3), ([Hopeless()], 3, 1)],
-)
-def test_tries(failures: list[Exception], tries: int, calls: int) -> None:
-    left, made = list(failures), 0
-
-    async def attempt() -> str:
-        nonlocal made
-        made += 1
-        if left:
-            raise left.pop(0)
-        return "done"
-
-    policy = RetrySettings(tries=tries, backoff_s=0)
-    if left and (len(left) >= tries or isinstance(left[0], Hopeless)):
-        with pytest.raises(type(failures[-1])):
-            asyncio.run(retried(attempt, policy))
-    else:
-        assert asyncio.run(retried(attempt, policy)) == "done"
-    assert made == calls
-
-
 def test_what_is_no_failure_is_not_tried_again() -> None:
     made: list[int] = []
 

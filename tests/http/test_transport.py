@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import ssl
-import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import httpx
 import pytest
 
-from mempo.http.client import proxy_of
-from mempo.http.transport import MAX_HEAD_BYTES, DirectConnections, Reply, decoded
+from mempo.http.client import HttpClient, Reply, proxy_of
+from mempo.http.errors import HttpError
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 
@@ -49,29 +46,25 @@ class Scripted:
             writer.close()
 
 
-def talk(
-    replies: Sequence[bytes | None], use: Callable[[DirectConnections, str], Awaitable[Any]]
-) -> tuple[Any, Scripted]:
+def talk(replies: Sequence[bytes | None], use: Callable[[HttpClient, str], Awaitable[Any]]) -> tuple[Any, Scripted]:
     script = Scripted(replies)
 
     async def run() -> Any:
         server = await asyncio.start_server(script.connected, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/x"
-        connections = DirectConnections({"authorization": "Bearer k"}, ssl.create_default_context(), 5.0, 1000)
+        client = HttpClient("server", url, 5.0, 1000, headers={"authorization": "Bearer k"})
         async with server, asyncio.timeout(5):
-            found = await use(connections, url)
-            await connections.aclose()
-            return found
+            return await use(client, url)
 
     return asyncio.run(run()), script
 
 
-async def once(connections: DirectConnections, url: str) -> Reply:
-    return await connections.send("POST", url, b'{"a": 1}')
+async def once(client: HttpClient, url: str) -> Reply:
+    return await client.send("POST", url, b'{"a": 1}')
 
 
-async def thrice(connections: DirectConnections, url: str) -> list[Reply]:
-    return [await once(connections, url) for _ in range(3)]
+async def thrice(client: HttpClient, url: str) -> list[Reply]:
+    return [await once(client, url) for _ in range(3)]
 
 
 def test_what_is_sent() -> None:
@@ -122,17 +115,17 @@ def test_a_server_that_closes_gets_a_new_connection() -> None:
 @pytest.mark.parametrize(
     ("reply", "says"),
     [
-        (None, "hung up"),
-        (b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 50\r\n\r\n{", "hung up"),
-        (b"SSH-2.0-OpenSSH_9.6 connection: close\r\n\r\n", "not HTTP"),
-        (b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nxx", "not HTTP|hung up"),
-        (b"\x15\x03\x01\x00\x02\x02\x16 no http at all, but long enough", "not HTTP"),
+        (None, "broke off.*ServerDisconnected"),
+        (b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 50\r\n\r\n{", "broke off.*ContentLength"),
+        (b"SSH-2.0-OpenSSH_9.6 connection: close\r\n\r\n", "broke off.*Bad status line"),
+        (b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nxx", "HTTP 101"),
+        (b"\x15\x03\x01\x00\x02\x02\x16 no http at all, but long enough", "broke off.*Bad status line"),
     ],
     ids=["nothing", "half", "ssh", "upgrade", "tls"],
 )
 def test_what_is_no_reply(reply: bytes | None, says: str) -> None:
-    with pytest.raises(httpx.RemoteProtocolError, match=says):
-        talk([reply], once)
+    with pytest.raises(HttpError, match=says):
+        talk([reply], lambda client, url: client.text("POST", url, b"{}"))
 
 
 def test_a_reply_that_is_too_long_is_broken_off() -> None:
@@ -150,16 +143,16 @@ def test_a_packed_body_is_unpacked() -> None:
 
 
 def test_a_bomb_is_unpacked_no_further_than_allowed() -> None:
-    assert decoded(gzip.compress(bytes(10**7)), "gzip", 1000) == (bytes(1000), True)
-    assert decoded(zlib.compress(b"abc"), "deflate", 1000) == (b"abc", False)
-    with pytest.raises(httpx.RemoteProtocolError, match="cannot be unpacked"):
-        decoded(b"no gzip", "gzip", 1000)
-    assert decoded(b"\x0b\x01", "br", 1000) == (b"\x0b\x01", False)
+    packed = gzip.compress(bytes(10**7))
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(packed)
+    response, _ = talk([head + packed], once)
+    assert response.is_cut
+    assert len(response.body) < 10**6
 
 
 def test_a_head_that_never_ends_is_broken_off() -> None:
-    endless = b"HTTP/1.1 200 OK\r\n" + b"x-a: b\r\n" * (MAX_HEAD_BYTES // 4) + b"content-length: 0\r\n"
-    with pytest.raises(httpx.RemoteProtocolError, match=f"longer than {MAX_HEAD_BYTES}"):
+    endless = b"HTTP/1.1 200 OK\r\n" + b"x-a: b\r\n" * 1000 + b"content-length: 0\r\n"
+    with pytest.raises(HttpError, match="broke off"):
         talk([endless], once)
 
 
@@ -171,7 +164,7 @@ def test_a_second_reply_to_one_request_is_never_taken_for_the_next() -> None:
 
 
 def test_one_that_gives_up_leaves_no_connection_behind() -> None:
-    async def impatient(client: DirectConnections, url: str) -> Reply:
+    async def impatient(client: HttpClient, url: str) -> Reply:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.02):
                 await once(client, url)

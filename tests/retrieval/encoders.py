@@ -11,6 +11,11 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertModel, BertTokenizer
 
+from mempo.config.retrieval import DenseSettings
+from mempo.retrieval.corpus import Corpus
+from mempo.retrieval.dense import DenseIndex
+from mempo.retrieval.dense_build import prepare, prepare_file, refuse_inside
+from mempo.retrieval.encoder import Encoder
 from mempo.retrieval.words import words
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[", "]", ":", "query", "passage", "sep", "the", "capital", "of"]
@@ -46,6 +51,29 @@ class HashEncoder:
             digest = hashlib.blake2b(f"{self.seed} {word}".encode(), digest_size=8).digest()
             found += np.random.default_rng(int.from_bytes(digest, "little")).standard_normal(self.dimension)
         return found
+
+
+def build_dense(
+    corpus: Corpus,
+    out_dir: Path,
+    encoder: Encoder,
+    cache: Path,
+    settings: DenseSettings | None = None,
+    force: bool = False,
+) -> DenseIndex:
+    return prepare(corpus, encoder, cache, settings or DenseSettings(), force=force).put(corpus, out_dir, encoder)
+
+
+def adopt_faiss(
+    corpus: Corpus,
+    out_dir: Path,
+    encoder: Encoder,
+    file: Path,
+    settings: DenseSettings | None = None,
+    force: bool = False,
+) -> DenseIndex:
+    refuse_inside(file, out_dir)
+    return prepare_file(corpus, encoder, file, settings or DenseSettings(), force).put(corpus, out_dir, encoder)
 
 
 def tiny_bert(folder: Path, seed: int = 0) -> Path:

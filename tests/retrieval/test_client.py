@@ -1,110 +1,58 @@
-"""The HTTP client against real servers on loopback that fail in the ways servers do."""
+"""The retriever behind HTTP: what it asks, what it makes of replies, and which are none. Deadlines, connections and
+secrets are those of every client (tests/http)."""
 
 from __future__ import annotations
 
 import json
 import pickle
 import random
-import socket
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from mempo.errors import UserError
 from mempo.http.errors import HttpError
-from mempo.retrieval.client import HttpRetriever, token_from_environment
+from mempo.retrieval.client import HttpRetriever
 from mempo.retrieval.document import Document, Hit, Retriever
-
-Reply = tuple[int, bytes] | tuple[int, bytes, dict[str, str]]
-Answer = Callable[[str, dict[str, Any], int], Reply]
-"""From path, body and the number of the request (from 0) to a reply."""
+from tests.tools.fake_web import FakeWeb, Reply, Request, fake_web
 
 ROW = {"id": "7", "contents": '"Paris"\nthe capital'}
 PARIS = Document("7", "Paris", "the capital")
-
-
-class Server:
-    """A server whose every reply is scripted; `requests` keeps what it was asked."""
-
-    def __init__(self) -> None:
-        self.requests: list[tuple[str, dict[str, Any]]] = []
-        self.tokens: set[str | None] = set()
-        self.connections: set[Any] = set()
-        self.answer: Answer = lambda path, body, number: (200, b"")
-        self.stopping = threading.Event()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            timeout = 5
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                outer.requests.append((self.path, body))
-                outer.tokens.add(self.headers["authorization"])
-                outer.connections.add(self.client_address)
-                status, content, *headers = outer.answer(self.path, body, len(outer.requests) - 1)
-                if status == 0:  # hang up without a word
-                    self.close_connection = True
-                    return
-                self.send_response(status)
-                self.send_header("content-length", str(len(content)))
-                for name, value in headers[0].items() if headers else ():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_port}"
-        self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01})
-        self.thread.start()
-
-    def result(self, result: object) -> None:
-        self.answer = lambda path, body, number: (200, json.dumps({"result": result}).encode())
-
-    def close(self) -> None:
-        self.stopping.set()
-        self.http.shutdown()
-        self.http.server_close()
-        self.thread.join()
+HANGS_UP = Reply(body=b"{", length=100)
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.close()
+def server() -> Iterator[FakeWeb]:
+    with fake_web() as server:
+        yield server
 
 
 @pytest.fixture
-def client(server: Server) -> Iterator[HttpRetriever]:
-    with HttpRetriever(server.url, timeout_s=5, tries=3, backoff_s=0.001) as client:
+def client(server: FakeWeb) -> Iterator[HttpRetriever]:
+    with HttpRetriever(server.url("", "127.0.0.1"), timeout_s=5, tries=3, backoff_s=0.001) as client:
         yield client
 
 
-def free_url() -> str:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{sock.getsockname()[1]}"
+def result(result: object) -> Reply:
+    return Reply(body=json.dumps({"result": result}).encode())
 
 
-def test_asks_as_the_convention_says(server: Server, client: HttpRetriever) -> None:
-    server.result([[{"document": ROW, "score": 2}], []])
+def asked(server: FakeWeb) -> list[tuple[str, dict[str, Any]]]:
+    return [(request.path, json.loads(request.body)) for request in server.requests]
+
+
+def test_asks_as_the_convention_says(server: FakeWeb, client: HttpRetriever) -> None:
+    server.pages["/retrieve"] = result([[{"document": ROW, "score": 2}], []])
     assert client.retrieve(["capital", "zz"], 3) == [[Hit(PARIS, 2.0)], []]
-    assert server.requests == [("/retrieve", {"queries": ["capital", "zz"], "topk": 3, "return_scores": True})]
+    assert asked(server) == [("/retrieve", {"queries": ["capital", "zz"], "topk": 3, "return_scores": True})]
     assert isinstance(client, Retriever)
     assert client.retrieve([], 3) == []
     assert client.access([]) == []
     assert len(server.requests) == 1, "nothing to ask, nothing sent"
+    with pytest.raises(ValueError, match="top_k"):
+        client.retrieve(["q"], 0)
 
 
 @pytest.mark.parametrize(
@@ -118,19 +66,19 @@ def test_asks_as_the_convention_says(server: Server, client: HttpRetriever) -> N
         ({"document": {**ROW, "id": -1}, "score": -3.4e38}, Hit(Document("-1", "Paris", "the capital"), -3.4e38)),
     ],
 )
-def test_items_with_and_without_scores(server: Server, client: HttpRetriever, item: object, hit: Hit) -> None:
-    server.result([[item, item, item]])
+def test_items_with_and_without_scores(server: FakeWeb, client: HttpRetriever, item: object, hit: Hit) -> None:
+    server.pages["/retrieve"] = result([[item, item, item]])
     assert client.retrieve(["q"], 2) == [[hit, hit]], "a server that sends more than asked is cut"
 
 
-def test_rows_without_id_get_the_same_one_each_time(server: Server, client: HttpRetriever) -> None:
-    server.result([[{"text": "a"}, {"text": "b"}, {"text": "a"}]])
+def test_rows_without_id_get_the_same_one_each_time(server: FakeWeb, client: HttpRetriever) -> None:
+    server.pages["/retrieve"] = result([[{"text": "a"}, {"text": "b"}, {"text": "a"}]])
     first, second, third = (hit.document.id for hit in client.retrieve(["q"], 3)[0])
     assert first == third != second
 
 
-def test_access(server: Server, client: HttpRetriever) -> None:
-    server.result([{"url": "http://a", "contents": "no title\nbody"}, None, {"contents": '"T"\nx'}])
+def test_access(server: FakeWeb, client: HttpRetriever) -> None:
+    server.pages["/access"] = result([{"url": "http://a", "contents": "no title\nbody"}, None, {"contents": '"T"\nx'}])
     pages = client.access(["http://a", "http://b", "http://c"])
     assert [(p.title, p.text, p.url) if p else None for p in pages] == [
         ("", "no title\nbody", "http://a"),
@@ -139,120 +87,52 @@ def test_access(server: Server, client: HttpRetriever) -> None:
     ]
 
 
-def test_hostile_queries_reach_the_server(server: Server, client: HttpRetriever) -> None:
-    server.result([[], [], []])
+def test_hostile_queries_reach_the_server(server: FakeWeb, client: HttpRetriever) -> None:
+    server.pages["/retrieve"] = result([[], [], []])
     client.retrieve(["a\x00b", "\ud800", "x" * 50_000], 1)
-    assert server.requests[0][1]["queries"] == ["a\x00b", "\ufffd", "x" * 50_000]
+    assert asked(server)[0][1]["queries"] == ["a\x00b", "\ufffd", "x" * 50_000]
 
 
-@pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 0])
-def test_twice_bad_then_good(server: Server, status: int) -> None:
-    good = json.dumps({"result": [[ROW]]}).encode()
-    server.answer = lambda path, body, number: (status, b"busy") if number < 2 else (200, good)
-    with HttpRetriever(server.url, tries=5, backoff_s=0.001) as client:
-        assert client.retrieve(["q"], 1) == [[Hit(PARIS, 0.0)]]
+def test_the_token_is_sent(server: FakeWeb) -> None:
+    server.pages["/retrieve"] = result([[]])
+    with HttpRetriever(server.url("", "127.0.0.1"), token="s3cret") as client:
+        client.health()
+    assert server.requests[0].headers["authorization"] == "Bearer s3cret"
+
+
+# --- failures ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [*(Reply(status, b"busy") for status in (429, 500, 502, 503, 504)), HANGS_UP])
+def test_twice_bad_then_good(server: FakeWeb, client: HttpRetriever, bad: Reply) -> None:
+    server.pages["/retrieve"] = lambda request: bad if len(server.requests) < 3 else result([[ROW]])
+    assert client.retrieve(["q"], 1) == [[Hit(PARIS, 0.0)]]
     assert len(server.requests) == 3
 
 
-def test_a_token_is_sent_and_never_shown(server: Server) -> None:
-    server.answer = lambda path, body, number: (401, b'{"error": {"kind": "token"}}')
-    with (
-        HttpRetriever(server.url, token="s3cret") as client,
-        pytest.raises(HttpError, match="HTTP 401") as caught,
-    ):
-        client.retrieve(["q"], 1)
-    assert server.tokens == {"Bearer s3cret"}
-    assert "s3cret" not in str(caught.value)
+@pytest.mark.parametrize("bad", [Reply(500, b"<html>busy</html>"), HANGS_UP])
+def test_a_server_that_fails_at_random_is_asked_until_it_answers(server: FakeWeb, bad: Reply) -> None:
+    rng = random.Random(bad.status)
 
+    def answer(request: Request) -> Reply:
+        return bad if rng.random() < 0.3 else result([[{"id": json.loads(request.body)["queries"][0], "text": "t"}]])
 
-def test_a_token_that_no_header_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for token, read in (("", None), ("  ", None), (" abc ", "abc")):
-        monkeypatch.setenv("MEMPO_RETRIEVAL_TOKEN", token)
-        assert token_from_environment() == read
-    for token in ("a b", "a\nb", "tökén"):
-        monkeypatch.setenv("MEMPO_RETRIEVAL_TOKEN", token)
-        with pytest.raises(UserError, match="MEMPO_RETRIEVAL_TOKEN"):
-            token_from_environment()
-
-
-def test_threads_share_a_bounded_pool_of_connections(server: Server) -> None:
-    lock, under_way, most = threading.Lock(), 0, 0
-
-    def answer(path: str, body: dict[str, Any], number: int) -> Reply:
-        nonlocal under_way, most
-        with lock:
-            under_way += 1
-            most = max(most, under_way)
-        time.sleep(0.005)
-        with lock:
-            under_way -= 1
-        return 200, json.dumps({"result": [[{"id": body["queries"][0], "text": "t"}]]}).encode()
-
-    server.answer = answer
-    with HttpRetriever(server.url, max_concurrent=3) as client, ThreadPoolExecutor(12) as threads:
-        found = threads.map(lambda n: client.retrieve([str(n)], 1)[0][0].document.id, range(60))
-        assert list(found) == [str(n) for n in range(60)]
-    assert 1 < most <= 3
-    assert len(server.connections) <= 3
-
-
-def test_a_reply_that_trickles_is_a_time_out() -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        stopping = threading.Event()
-
-        def trickle() -> None:
-            connection, _ = listener.accept()
-            with connection, suppress(OSError):
-                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")
-                while not stopping.wait(0.02):
-                    connection.sendall(b" ")
-
-        thread = threading.Thread(target=trickle, daemon=True)  # it may never be connected to
-        thread.start()
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        with HttpRetriever(url, timeout_s=0.2, tries=1) as client, pytest.raises(HttpError) as caught:
-            client.retrieve(["q"], 1)
-        stopping.set()
-        thread.join()
-    assert caught.value.kind == "timeout"
-
-
-def test_a_reply_that_is_too_long_is_broken_off(server: Server) -> None:
-    server.answer = lambda path, body, number: (200, b'{"result": [[' + b" " * 2_000_000 + b"]]}")
-    with HttpRetriever(server.url, max_reply_bytes=1000) as client:
-        with pytest.raises(HttpError, match="longer than 1000 bytes") as caught:
-            client.retrieve(["q"], 1)
-        assert (caught.value.kind, len(server.requests)) == ("schema", 1)
-        server.result([[]])
-        assert client.retrieve(["q"], 1) == [[]]
-
-
-@pytest.mark.parametrize("status", [500, 0])
-def test_a_server_that_fails_at_random_is_asked_until_it_answers(server: Server, status: int) -> None:
-    rng = random.Random(status)
-
-    def answer(path: str, body: dict[str, Any], number: int) -> Reply:
-        if rng.random() < 0.3:
-            return status, b"<html>busy</html>"
-        return 200, json.dumps({"result": [[{"id": body["queries"][0], "text": "t"}]]}).encode()
-
-    server.answer = answer
-    with HttpRetriever(server.url, tries=10, backoff_s=0) as client, ThreadPoolExecutor(8) as threads:
+    server.pages["/retrieve"] = answer
+    url = server.url("", "127.0.0.1")
+    with HttpRetriever(url, tries=10, backoff_s=0) as client, ThreadPoolExecutor(8) as threads:
         found = threads.map(lambda n: client.retrieve([str(n)], 1)[0][0].document.id, range(100))
         assert list(found) == [str(n) for n in range(100)]
 
 
-def test_html_500(server: Server, client: HttpRetriever) -> None:
-    server.answer = lambda path, body, number: (500, b"<html>\xff\n\x1b[31m" + b"x" * 1000)
+def test_html_500(server: FakeWeb, client: HttpRetriever) -> None:
+    server.pages["/retrieve"] = Reply(500, b"<html>\xff\n\x1b[31m" + b"x" * 1000)
     with pytest.raises(HttpError) as caught:
         client.retrieve(["q"], 1)
-    error = caught.value
-    assert (error.kind, error.status, error.url) == ("status", 500, f"{server.url}/retrieve")
+    error, url = caught.value, server.url("/retrieve", "127.0.0.1")
+    assert (error.kind, error.status, error.url) == ("status", 500, url)
     assert error.body_head.startswith("<html>\\xff\\n\\x1b[31mxxx")
     assert error.body_head.count("x") < 205
-    assert f"{server.url}/retrieve: HTTP 500 (try 3) [status; status 500, first bytes: <html>" in str(error)
+    assert f"{url}: HTTP 500 (try 3) [status; status 500, first bytes: <html>" in str(error)
     assert str(error).isprintable()
     assert len(server.requests) == 3
     assert isinstance(error, UserError)
@@ -261,18 +141,18 @@ def test_html_500(server: Server, client: HttpRetriever) -> None:
 
 
 @pytest.mark.parametrize("status", [301, 400, 404, 422])
-def test_other_statuses_are_not_tried_again(server: Server, client: HttpRetriever, status: int) -> None:
-    server.answer = lambda path, body, number: (status, b"no")
+def test_other_statuses_are_not_tried_again(server: FakeWeb, client: HttpRetriever, status: int) -> None:
+    server.pages["/retrieve"] = Reply(status, b"no")
     with pytest.raises(HttpError, match=rf"HTTP {status} \[status") as caught:
-        client.retrieve(["q"], 1)
+        client.health()
     assert (caught.value.kind, caught.value.status, len(server.requests)) == ("status", status, 1)
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"<html>200 but no JSON</html>", b'{"result": [[', b"\xff\xfe\x00", b"[" * 100_000]
 )
-def test_not_json(server: Server, client: HttpRetriever, body: bytes) -> None:
-    server.answer = lambda path, body_, number: (200, body)
+def test_not_json(server: FakeWeb, client: HttpRetriever, body: bytes) -> None:
+    server.pages["/retrieve"] = Reply(body=body)
     with pytest.raises(HttpError, match=r"not JSON \(try 3\)") as caught:
         client.retrieve(["q"], 1)
     assert (caught.value.kind, caught.value.status, len(server.requests)) == ("not_json", 200, 3)
@@ -280,94 +160,49 @@ def test_not_json(server: Server, client: HttpRetriever, body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("path", "body", "said"),
     [
-        ({"result": []}, '"result" holds 0 entries for 1 queries'),
-        ({"result": [[], []]}, '"result" holds 2 entries for 1 queries'),
-        ({"result": None}, 'no list "result"'),
-        ([], 'no list "result"'),
-        ({"result": [None]}, "result 0 is null, not a list"),
-        ({"result": [[{"document": None, "score": -3.4e38}]]}, 'item 0: a document needs "contents" or "text"'),
-        ({"result": [["text"]]}, "result 0, item 0 is a string, not a document"),
-        ({"result": [[ROW, {"document": {"id": "1"}, "score": 1}]]}, 'item 1: a document needs "contents" or "text"'),
-        ({"result": [[{"document": ROW, "score": "high"}]]}, "the score is a string"),
-        ({"result": [[{"document": ROW, "score": 10**400}]]}, "too large"),
-        ({"result": [[{"contents": 5}]]}, '"contents" must be a string'),
+        ("/retrieve", {"result": []}, '"result" holds 0 entries for 1 queries'),
+        ("/retrieve", {"result": [[], []]}, '"result" holds 2 entries for 1 queries'),
+        ("/retrieve", {"result": None}, 'no list "result"'),
+        ("/retrieve", [], 'no list "result"'),
+        ("/retrieve", {"result": [None]}, "result 0 is null, not a list"),
+        ("/retrieve", {"result": [[{"document": None, "score": -3.4e38}]]}, 'item 0: a document needs "contents"'),
+        ("/retrieve", {"result": [["text"]]}, "result 0, item 0 is a string, not a document"),
+        (
+            "/retrieve",
+            {"result": [[ROW, {"document": {"id": "1"}, "score": 1}]]},
+            "item 1: a document needs",
+        ),
+        ("/retrieve", {"result": [[{"document": ROW, "score": "high"}]]}, "the score is a string"),
+        ("/retrieve", {"result": [[{"document": ROW, "score": 10**400}]]}, "too large"),
+        ("/retrieve", {"result": [[{"contents": 5}]]}, '"contents" must be a string'),
+        ("/access", {"result": []}, '"result" holds 0 entries for 1 urls'),
+        ("/access", {"result": ["text"]}, "result 0 is a string, not a document"),
+        ("/access", {"result": [{"url": "u"}]}, 'result 0: a document needs "contents"'),
     ],
 )
-def test_wrong_schema(server: Server, client: HttpRetriever, body: object, said: str) -> None:
-    server.answer = lambda path, body_, number: (200, json.dumps(body).encode())
-    with pytest.raises(HttpError, match="schema; status 200") as caught:
-        client.retrieve(["q"], 3)
+def test_wrong_schema(server: FakeWeb, client: HttpRetriever, path: str, body: object, said: str) -> None:
+    server.pages[path] = Reply(body=json.dumps(body).encode())
+    with pytest.raises(HttpError, match=f"{path}: .*schema; status 200") as caught:
+        client.retrieve(["q"], 3) if path == "/retrieve" else client.access(["u"])
     assert caught.value.kind == "schema"
     assert said in str(caught.value)
     assert len(server.requests) == 1
 
 
-def test_wrong_schema_of_pages(server: Server, client: HttpRetriever) -> None:
-    for result in ([], ["text"], [{"url": "u"}]):
-        server.result(result)
-        with pytest.raises(HttpError, match="/access"):
-            client.access(["u"])
-
-
-def test_refused() -> None:
-    url = free_url()
-    with (
-        HttpRetriever(url, tries=2, backoff_s=0) as client,
-        pytest.raises(HttpError, match=r"no connection .*\(try 2\)") as caught,
-    ):
-        client.retrieve(["q"], 1)
-    assert (caught.value.kind, caught.value.status, caught.value.body_head) == ("refused", None, "")
-    assert url in str(caught.value)
-    assert "no reply" in str(caught.value)
-
-
-def test_hang(server: Server) -> None:
-    def hang(path: str, body: dict[str, Any], number: int) -> Reply:
-        server.stopping.wait(5)
-        return 0, b""
-
-    server.answer = hang
-    start = time.monotonic()
-    with (
-        HttpRetriever(server.url, timeout_s=0.05, tries=2, backoff_s=0) as client,
-        pytest.raises(HttpError, match=r"no whole reply within 0\.05 s \(try 2\)") as caught,
-    ):
-        client.retrieve(["q"], 1)
-    assert caught.value.kind == "timeout"
-    assert time.monotonic() - start < 3
-
-
-def test_health(server: Server, client: HttpRetriever) -> None:
-    server.result([[]])
-    client.health()
-    server.answer = lambda path, body, number: (404, b'{"detail":"Not Found"}')
-    with pytest.raises(HttpError, match="HTTP 404"):
-        client.health()
-
-
-def test_addresses(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
-    monkeypatch.setenv("HTTP_PROXY", free_url())
-    server.result([[]])
-    for url in (server.url, server.url + "/", server.url + "/retrieve", f" {server.url}/retrieve/ "):
-        with HttpRetriever(url, tries=1) as client:
+def test_addresses(monkeypatch: pytest.MonkeyPatch, server: FakeWeb) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    server.pages["/retrieve"] = result([[]])
+    url = server.url("", "127.0.0.1")
+    for written in (url, url + "/", url + "/retrieve", f" {url}/retrieve/ "):
+        with HttpRetriever(written, tries=1) as client:
             assert client.retrieve(["q"], 1) == [[]]
-    for url in (
-        "",
-        "127.0.0.1:8013",
-        "localhost:8013",
-        "ftp://x",
-        "http://",
-        "http://x:99999",
-        "http://x:a",
-        "http://[",
-    ):
-        with pytest.raises(UserError, match=r"write it as http://127\.0\.0\.1:8013"):
-            HttpRetriever(url)
-    numbers: list[dict[str, Any]] = [{"tries": 0}, {"timeout_s": 0}, {"backoff_s": -1}, {"max_concurrent": 0}]
-    for wrong in numbers:
-        with pytest.raises(UserError, match="tries="):
-            HttpRetriever("http://x", **wrong)
-    with pytest.raises(ValueError, match="top_k"):
-        HttpRetriever("http://x").retrieve(["q"], 0)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "127.0.0.1:8013", "localhost:8013", "ftp://x", "http://", "http://x:99999", "http://x:a", "http://["]
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(UserError, match=r"write it as http://127\.0\.0\.1:8013"):
+        HttpRetriever(url)

@@ -11,13 +11,13 @@ import pytest
 from mempo.config.retrieval import DenseSettings
 from mempo.errors import UserError
 from mempo.retrieval.corpus import Corpus
-from mempo.retrieval.dense_build import build_dense, prepare
+from mempo.retrieval.dense_build import prepare
 from mempo.retrieval.document import Document, Hit
 from mempo.retrieval.hybrid import HybridIndex, HybridSettings
 from mempo.retrieval.index import open_index
 from mempo.retrieval.tantivy import TantivyIndex
 from mempo.storage.outputs import RECORD
-from tests.retrieval.encoders import HashEncoder
+from tests.retrieval.encoders import HashEncoder, build_dense
 from tests.storage.test_damage import DAMAGES, damage
 
 DOCUMENTS = [Document(str(n), f"word{n}", f"letter{n % 9} number{n % 7}", f"http://w/{n}") for n in range(40)]
@@ -29,7 +29,7 @@ def dense(corpus: Corpus, out: Path) -> None:
 
 
 def hybrid(corpus: Corpus, out: Path) -> None:
-    prepared = prepare(corpus, HashEncoder(), out.parent / "cache", DenseSettings(), lambda *done: None)
+    prepared = prepare(corpus, HashEncoder(), out.parent / "cache", DenseSettings())
     HybridIndex.build(corpus, out, HashEncoder(), prepared, HybridSettings(lexical="tantivy"))
 
 

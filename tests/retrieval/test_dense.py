@@ -18,11 +18,10 @@ from mempo.config.retrieval import DenseSettings, EncoderSettings
 from mempo.errors import UserError
 from mempo.retrieval import faiss as faiss_index
 from mempo.retrieval.corpus import Corpus
-from mempo.retrieval.dense_build import build_dense
 from mempo.retrieval.document import Document, Retriever
 from mempo.retrieval.errors import IndexFolderError
 from mempo.retrieval.index import open_index
-from tests.retrieval.encoders import HashEncoder, tiny_bert
+from tests.retrieval.encoders import HashEncoder, build_dense, tiny_bert
 
 DOCUMENTS = [Document(str(i), f"word{i}", f"letter{i % 9} number{i % 7}", f"http://w/{i}") for i in range(300)]
 QUERIES = ["word7", "letter3 number2", "word250 letter1", "nothing of this"]

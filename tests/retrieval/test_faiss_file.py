@@ -14,11 +14,10 @@ import pytest
 from mempo.config.retrieval import DenseSettings
 from mempo.errors import UserError
 from mempo.retrieval.corpus import Corpus
-from mempo.retrieval.dense_build import adopt_faiss
 from mempo.retrieval.document import Document
 from mempo.retrieval.errors import IndexFolderError
 from mempo.retrieval.index import open_index
-from tests.retrieval.encoders import HashEncoder
+from tests.retrieval.encoders import HashEncoder, adopt_faiss
 
 DOCUMENTS = [Document(str(i), f"word{i}", f"letter{i % 9} number{i % 7}") for i in range(40)]
 

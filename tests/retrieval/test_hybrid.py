@@ -26,7 +26,7 @@ def corpus(tmp_path: Path) -> Corpus:
 
 def build(tmp_path: Path, corpus: Corpus, settings: HybridSettings | None = None) -> HybridIndex:
     encoder = HashEncoder()
-    prepared = prepare(corpus, encoder, tmp_path, DenseSettings(), lambda *_: None)
+    prepared = prepare(corpus, encoder, tmp_path, DenseSettings())
     return HybridIndex.build(corpus, tmp_path / "i", encoder, prepared, settings)
 
 

@@ -1,4 +1,4 @@
-"""The BM25 index: what it finds, that it always answers, and that it refuses what it was not made for."""
+"""The lexical indexes: what they find, that they always answer, and that they refuse what they were not made for."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from pathlib import Path
 
 import pytest
 
+from mempo.errors import UserError
 from mempo.retrieval.corpus import Corpus, Document
 from mempo.retrieval.document import Hit, Retriever
 from mempo.retrieval.errors import CorpusError, IndexFolderError
-from mempo.retrieval.index import Bm25Index, Bm25Settings, open_index
+from mempo.retrieval.index import Bm25Index, open_index
+from mempo.retrieval.tantivy import TantivyIndex
 from mempo.retrieval.words import words
 
+Kind = type[Bm25Index] | type[TantivyIndex]
 DOCUMENTS = [
     Document("fr", "France", "France is a country whose capital is Paris.", "http://w/france"),
     Document("pa", "Paris", "Paris lies on the Seine and has 20 districts.", "http://w/paris"),
@@ -36,34 +39,44 @@ def index(tmp_path: Path) -> Bm25Index:
     return Bm25Index.build(Corpus.from_documents(DOCUMENTS, tmp_path / "corpus"), tmp_path / "index")
 
 
+@pytest.fixture(params=[Bm25Index, TantivyIndex])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return request.param
+
+
+@pytest.fixture
+def lexical(kind: Kind, tmp_path: Path) -> Bm25Index | TantivyIndex:
+    return kind.build(Corpus.from_documents(DOCUMENTS, tmp_path / "corpus"), tmp_path / "index")
+
+
 def ids(lists: Sequence[Sequence[Hit]]) -> list[list[str]]:
     return [[hit.document.id for hit in hits] for hits in lists]
 
 
-def test_finds(index: Bm25Index) -> None:
-    found = ids(index.retrieve(["capital of France", "PARIS", "ＰＡＲＩＳ", "20", "北京", "हिन्दी", "is the"], 1))
-    assert found == [["fr"], ["pa"], ["pa"], ["pa"], ["zh"], ["hi"], ["fr"]]
-    assert isinstance(index, Retriever)
+def test_finds(lexical: Bm25Index | TantivyIndex, tmp_path: Path) -> None:
+    queries = ["capital of France", "PARIS", "ＰＡＲＩＳ", "20", "北京", "हिन्दी", "is the"]
+    lists = lexical.retrieve(queries, 1)
+    assert ids(lists) == [["fr"], ["pa"], ["pa"], ["pa"], ["zh"], ["hi"], ["fr"]]
+    assert isinstance(lexical, Retriever)
+    assert open_index(tmp_path / "index").retrieve(queries, 1) == lists
 
 
-def test_titles_weigh(tmp_path: Path) -> None:
-    documents = [Document("text", "x", "rome"), Document("title", "rome", "x")]
-    for weight, best in [(2, "title"), (0, "text")]:
-        corpus = Corpus.from_documents(documents, tmp_path / "c")
-        index = Bm25Index.build(corpus, tmp_path / "i", Bm25Settings(title_weight=weight))
-        assert ids(index.retrieve(["rome"], 1)) == [[best]]
+def test_titles_weigh(kind: Kind, tmp_path: Path) -> None:
+    corpus = Corpus.from_documents([Document("text", "x", "rome"), Document("title", "rome", "x")], tmp_path / "c")
+    for weight, order in [(3, ["title", "text"]), (0, ["text"])]:
+        assert ids(kind.build(corpus, tmp_path / "i", weight).retrieve(["rome"], 5)) == [order]
 
 
-def test_order_and_length(index: Bm25Index) -> None:
-    assert ids(index.retrieve(["same"], 5)) == [["e1", "e2"]], "ties by place in the corpus; only real hits"
-    assert ids(index.retrieve(["same"], 1)) == [["e1"]]
-    scores = [hit.score for hit in index.retrieve(["paris seine capital"], 10)[0]]
+def test_order_and_length(lexical: Bm25Index | TantivyIndex) -> None:
+    assert ids(lexical.retrieve(["same"], 5)) == [["e1", "e2"]], "ties by place in the corpus; only real hits"
+    assert ids(lexical.retrieve(["same"], 1)) == [["e1"]]
+    scores = [hit.score for hit in lexical.retrieve(["paris seine capital"], 10)[0]]
     assert scores == sorted(scores, reverse=True)
     assert all(score > 0 for score in scores)
-    assert index.retrieve(["here same"], 2) == index.retrieve(["same here"], 2)
-    assert index.retrieve([], 3) == []
+    assert lexical.retrieve(["here same"], 2) == lexical.retrieve(["same here"], 2)
+    assert lexical.retrieve([], 3) == []
     with pytest.raises(ValueError, match="top_k"):
-        index.retrieve(["x"], 0)
+        lexical.retrieve(["x"], 0)
 
 
 def test_many_ties_keep_the_corpus_order(tmp_path: Path) -> None:
@@ -72,16 +85,20 @@ def test_many_ties_keep_the_corpus_order(tmp_path: Path) -> None:
     assert ids(index.retrieve(["tie"], 7)) == [[str(i) for i in range(7)]]
 
 
-@pytest.mark.parametrize("query", ["", " \t\n", "\x00", "?!...", "\ud800", "zzzz", "\u0301", "\U0010ffff", "_"])
-def test_queries_with_nothing_to_find(index: Bm25Index, query: str) -> None:
-    assert index.retrieve([query], 3) == [[]]
-
-
 @pytest.mark.parametrize(
-    "query", ["pa\x00ris \x00Paris", "Paris\ud800", "Paris " * 10_000, "[Paris](x) AND NOT -1", "ﷺ" * 9_000 + " Paris"]
+    "query", ["", " \t\n", "\x00", "?!...", "\ud800", "zzzz", "\u0301", "\U0010ffff", "_", "title:", "*"]
 )
-def test_odd_queries_still_find(index: Bm25Index, query: str) -> None:
-    assert ids(index.retrieve([query], 1)) == [["pa"]]
+def test_queries_with_nothing_to_find(lexical: Bm25Index | TantivyIndex, query: str) -> None:
+    assert lexical.retrieve([query], 3) == [[]]
+
+
+ODD = ["pa\x00ris \x00Paris", "Paris\ud800", "Paris " * 10_000, "[Paris](x) AND NOT -1", "ﷺ" * 9_000 + " Paris"]
+PROGRAMS = ["-paris", 'NOT "paris"', "zzzz AND paris", "place:0 paris", "p* paris^9"]
+
+
+@pytest.mark.parametrize("query", ODD + PROGRAMS)
+def test_odd_queries_still_find_and_no_query_is_a_program(lexical: Bm25Index | TantivyIndex, query: str) -> None:
+    assert ids(lexical.retrieve([query], 1)) == [["pa"]]
 
 
 def test_words() -> None:
@@ -94,8 +111,8 @@ def test_words() -> None:
     assert words("snake_case O'Brien") == ["snake", "case", "o", "brien"]
 
 
-def test_access(index: Bm25Index) -> None:
-    assert index.access(["http://w/paris", "http://w/none", ""]) == [DOCUMENTS[1], None, None]
+def test_access(lexical: Bm25Index | TantivyIndex) -> None:
+    assert lexical.access(["http://w/paris", "http://w/none", ""]) == [DOCUMENTS[1], None, None]
 
 
 def test_folder_speaks_for_itself(tmp_path: Path, index: Bm25Index) -> None:
@@ -166,10 +183,20 @@ def test_another_corpus_is_refused_with_the_numbers(tmp_path: Path, index: Bm25I
         ({"parameters": {"tokeniser": "old"}}, "tokeniser 'old', this version has"),
     ],
 )
-def test_changed_sidecar(tmp_path: Path, index: Bm25Index, change: dict[str, object], said: str) -> None:
+def test_changed_sidecar(tmp_path: Path, lexical: object, change: dict[str, object], said: str) -> None:
     path = tmp_path / "index" / "index.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(IndexFolderError, match=said):
+        open_index(tmp_path / "index")
+
+
+def test_tantivy_is_damaged_or_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    TantivyIndex.build(Corpus.from_documents(DOCUMENTS, tmp_path / "corpus"), tmp_path / "index")
+    (tmp_path / "index" / "tantivy" / "meta.json").unlink()
+    with pytest.raises(IndexFolderError, match="incomplete or damaged"):
+        open_index(tmp_path / "index")
+    monkeypatch.setitem(sys.modules, "tantivy", None)
+    with pytest.raises(UserError, match=r"pip install 'mempo\[tantivy\]'; or take kind 'bm25'"):
         open_index(tmp_path / "index")
 
 
@@ -223,9 +250,9 @@ def test_text_changed_between_reading_and_indexing(tmp_path: Path) -> None:
         Bm25Index.build(corpus, tmp_path / "i")
 
 
-def test_no_words_at_all(tmp_path: Path) -> None:
+def test_no_words_at_all(kind: Kind, tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="none of its 1 documents has a word"):
-        Bm25Index.build(Corpus.from_documents([Document("a", "", "!?")], tmp_path / "c"), tmp_path / "i")
+        kind.build(Corpus.from_documents([Document("a", "", "!?")], tmp_path / "c"), tmp_path / "i")
 
 
 def test_building_thousands_is_quick(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ class NaiveNote:
     p_mem: float
     p_baseline: float
     kept_mem: int
-    kept_full: int
+    kept_baseline: int
     gold_tokens: int
 
     @property
@@ -149,8 +149,8 @@ def score_rollout(
         mem, full = contexts_of(rollout, t)
         by_mem, by_full = logprobs(mem, probe), logprobs(full, probe)
         p_mem, kept_mem = kept_mean([by_mem[k] for k in positions], count_eps)
-        p_baseline, kept_full = kept_mean([by_full[k] for k in positions], count_eps)
-        notes[t] = NaiveNote(p_mem, p_baseline, kept_mem, kept_full, len(positions))
+        p_baseline, kept_baseline = kept_mean([by_full[k] for k in positions], count_eps)
+        notes[t] = NaiveNote(p_mem, p_baseline, kept_mem, kept_baseline, len(positions))
     return notes
 
 

@@ -73,7 +73,7 @@ def test_without_baseline_no_pass_over_the_history_is_asked_for() -> None:
     scorer = FakeScorer()
     notes = score(three_turns(), NONE, scorer)
     assert scorer.contexts == [(*QUESTION_IDS, 5, 6), (*QUESTION_IDS, 8)]
-    assert all(note.r == note.p_mem and note.p_baseline is None and note.kept_full is None for note in notes)
+    assert all(note.r == note.p_mem and note.p_baseline is None and note.kept_baseline is None for note in notes)
 
 
 def test_only_the_gold_tokens_are_asked_for() -> None:

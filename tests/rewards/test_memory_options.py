@@ -131,7 +131,7 @@ def test_a_quantile_of_the_batch_is_the_threshold() -> None:
     bar = threshold_bar([first, second], settings)
     assert bar == pytest.approx(-2.5)
     found = note_reward(first, settings, bar)
-    assert (found.kept_mem, found.kept_full) == (1, 1)
+    assert (found.kept_mem, found.kept_baseline) == (1, 1)
     assert found.r == pytest.approx(math.exp(-1) - math.exp(-2))
     assert note_reward(second, settings, bar).reason == NoSignal.NAN
 

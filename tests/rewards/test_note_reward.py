@@ -43,7 +43,7 @@ def test_thresholds(threshold: str, mem_kept: list[int], full_kept: list[int]) -
         pytest.approx(p_baseline),
         pytest.approx(p_mem - p_baseline),
     )
-    assert (found.gold_tokens, found.kept_mem, found.kept_full) == (4, len(mem_kept), len(full_kept))
+    assert (found.gold_tokens, found.kept_mem, found.kept_baseline) == (4, len(mem_kept), len(full_kept))
     # Whatever the filter shows, the honest numbers stand beside it.
     assert found.p_mem_raw == pytest.approx(math.exp(-6.6 / 4))
     assert found.p_baseline_raw == pytest.approx(math.exp(-4.2 / 4))
@@ -52,7 +52,7 @@ def test_thresholds(threshold: str, mem_kept: list[int], full_kept: list[int]) -
 def test_threshold_of_the_original_in_numbers() -> None:
     found = note(MEM, threshold="independent")
     assert found.p_mem == found.r == pytest.approx(math.exp(-0.15))
-    assert (found.kept_mem, found.p_baseline, found.kept_full) == (2, None, None)
+    assert (found.kept_mem, found.p_baseline, found.kept_baseline) == (2, None, None)
 
 
 def test_the_threshold_is_strict() -> None:
@@ -85,7 +85,7 @@ def test_an_empty_choice_is_no_signal(threshold: str, mem: list[float], full: li
 
 def test_an_empty_choice_on_one_side_keeps_what_is_known_of_the_other() -> None:
     found = note(CLUELESS, SURE, threshold="independent")
-    assert (found.p_mem, found.p_baseline, found.kept_mem, found.kept_full) == (
+    assert (found.p_mem, found.p_baseline, found.kept_mem, found.kept_baseline) == (
         None,
         pytest.approx(math.exp(-0.1)),
         0,

@@ -284,7 +284,11 @@ def assert_equal(ours: Ours, expected: NaiveAdvantages, p_atol: float, advantage
         assert [note.turn for note in found] == list(wanted)
         for note in found:
             one = wanted[note.turn]
-            assert (note.gold_tokens, note.kept_mem, note.kept_full) == (one.gold_tokens, one.kept_mem, one.kept_full)
+            assert (note.gold_tokens, note.kept_mem, note.kept_baseline) == (
+                one.gold_tokens,
+                one.kept_mem,
+                one.kept_baseline,
+            )
             assert note.reason is None
             assert (note.p_mem, note.p_baseline, note.r) == pytest.approx(
                 (one.p_mem, one.p_baseline, one.r), rel=0, abs=p_atol
@@ -440,7 +444,7 @@ def test_an_only_note_by_hand() -> None:
     ours = library([group], tokenizer, Told([-0.2, -3.5, -0.1, -2.8], [math.log(0.5)] * 4))
     [[note], none] = ours.notes
     assert none == []
-    assert (note.turn, note.gold_tokens, note.kept_mem, note.kept_full) == (1, 4, 2, 0)  # Paris ; x y
+    assert (note.turn, note.gold_tokens, note.kept_mem, note.kept_baseline) == (1, 4, 2, 0)  # Paris ; x y
     assert (note.p_mem, note.p_baseline) == (pytest.approx(math.exp(-0.15)), 1.0)
     outcome, r = 0.5 / (math.sqrt(0.5) + 1e-6), math.exp(-0.15) - 1
     on_note = len(tokenizer.encode_trusted("<mem>Paris</mem>"))

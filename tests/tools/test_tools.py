@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -14,7 +15,7 @@ from mempo.config.tools import AccessSettings, RetrySettings, SearchSettings
 from mempo.retrieval.document import Document, Hit
 from mempo.rollout.interfaces import Tool, ToolErrorKind, ToolResult
 from mempo.tools.access import AccessTool
-from mempo.tools.retrying import BadCall
+from mempo.tools.call import BadCall
 from mempo.tools.search import SearchTool
 
 NO_WAIT = RetrySettings(backoff_s=0)
@@ -25,15 +26,19 @@ LYON = Document("2", "Lyon", "A city.")
 class Library:
     """A retriever that fails as often as asked, then finds what it has."""
 
-    def __init__(self, documents: Sequence[Document] = (PARIS, LYON), failures: int = 0) -> None:
-        self._documents = documents
-        self._failures = failures
+    def __init__(
+        self,
+        documents: Sequence[Document] = (PARIS, LYON),
+        failures: int = 0,
+        error: Exception = OSError("503"),
+    ) -> None:
+        self._documents, self._failures, self._error = documents, failures, error
         self.calls: list[tuple[str, int]] = []
 
     def _try(self, what: str, top_k: int) -> None:
         self.calls.append((what, top_k))
         if len(self.calls) <= self._failures:
-            raise ConnectionError(f"503 for {what!r}"[:40])
+            raise self._error
 
     def retrieve(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
         self._try(queries[0], top_k)
@@ -98,23 +103,6 @@ def test_nothing_found_is_said_and_is_no_error() -> None:
     assert (result.notice, result.passages, result.error) == ("nothing was found", (), None)
 
 
-@pytest.mark.parametrize(
-    ("query", "notice"),
-    [
-        ("", "the query is empty"),
-        (" \n\t", "the query is empty"),
-        ("\0", "the query is empty"),
-        ("x" * 50_000, "the query has 50000 characters; at most 2000 are allowed"),
-    ],
-)
-def test_a_bad_query_is_told_what_was_wrong_and_never_sent(query: str, notice: str) -> None:
-    library = Library()
-    result = search(query, library)
-    assert result.error is ToolErrorKind.BAD_CALL
-    assert notice in result.notice
-    assert library.calls == []
-
-
 def test_a_nul_in_a_query_becomes_a_space() -> None:
     library = Library()
     assert search("a\0b", library).error is None
@@ -147,14 +135,20 @@ def test_an_unknown_url_is_a_bad_call(url: str) -> None:
     assert result.notice == "error: no page has this url"
 
 
+@pytest.mark.parametrize(("call", "name"), [(search, "query"), (access, "url")])
 @pytest.mark.parametrize(
-    ("url", "notice"), [(" ", "the url is empty"), ("\0\0", "the url is empty"), ("x" * 50_000, "at most 2000")]
+    ("argument", "notice"),
+    [
+        ("", "the {} is empty"),
+        (" \n\t", "the {} is empty"),
+        ("\0\0", "the {} is empty"),
+        ("x" * 50_000, "the {} has 50000 characters; at most 2000 are allowed"),
+    ],
 )
-def test_a_bad_url_is_told_what_was_wrong(url: str, notice: str) -> None:
+def test_a_bad_argument_is_told_what_was_wrong_and_never_sent(call: Any, name: str, argument: str, notice: str) -> None:
     library = Library()
-    result = access(url, library)
-    assert result.error is ToolErrorKind.BAD_CALL
-    assert notice in result.notice
+    result = call(argument, library)
+    assert (result.error, result.notice) == (ToolErrorKind.BAD_CALL, f"error: {notice.format(name)}")
     assert library.calls == []
 
 
@@ -166,52 +160,6 @@ def test_a_long_page_is_cut() -> None:
 # --- failing servers -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", [search, access])
-def test_a_server_that_fails_twice_is_asked_a_third_time(call: object) -> None:
-    library = Library(failures=2)
-    result = search("q", library) if call is search else access("http://x/paris", library)
-    assert result.error is None
-    assert len(library.calls) == 3
-
-
-@pytest.mark.parametrize("call", [search, access])
-def test_five_tries_then_an_observation_that_says_so(call: object) -> None:
-    library = Library(failures=100)
-    result = search("q", library) if call is search else access("u", library)
-    assert len(library.calls) == 5
-    assert result.error is ToolErrorKind.UNAVAILABLE
-    assert result.notice.startswith("error: the tool is not available (5 tries failed; the last: ConnectionError: 503")
-
-
-def test_a_failure_is_not_remembered() -> None:
-    library = Library(failures=5)
-    tool = SearchTool(library, SearchSettings(retry=NO_WAIT))
-
-    async def twice() -> list[ToolResult]:
-        return [await tool.call("q"), await tool.call("q")]
-
-    assert [result.error for result in asyncio.run(twice())] == [ToolErrorKind.UNAVAILABLE, None]
-
-
-def test_waits_double_up_to_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[float] = []
-
-    async def note(seconds: float) -> None:
-        waits.append(seconds)
-
-    monkeypatch.setattr("mempo.tools.retrying.asyncio.sleep", note)
-    retry = RetrySettings(tries=5, backoff_s=0.5, max_backoff_s=1.5)
-    with monkeypatch.context() as patch:
-        patch.setattr("mempo.http.retry.JITTER", 0)
-        search("q", Library(failures=100), retry=retry)
-    assert waits == [0.5, 1.0, 1.5, 1.5]
-    waits.clear()
-    search("q", Library(failures=100), retry=retry)
-    shares = [wait / full for wait, full in zip(waits, (0.5, 1.0, 2.0, 4.0), strict=True)]
-    assert all(0.5 <= share <= 1 for share in shares[:2])
-    assert len(set(shares)) == 4
-
-
 class Told(Exception):
     """A failure that says what helps."""
 
@@ -221,42 +169,66 @@ class Told(Exception):
         self.retry_after_s = retry_after_s
 
 
-class Failing(Library):
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self._error = error
-
-    def _try(self, what: str, top_k: int) -> None:
-        super()._try(what, top_k)
-        raise self._error
+GONE = OSError("503")
 
 
-def test_a_failure_that_another_try_cannot_mend_is_not_tried_again() -> None:
-    library = Failing(Told(transient=False))
-    result = search("q", library)
-    assert len(library.calls) == 1
-    assert result.error is ToolErrorKind.UNAVAILABLE
-    assert result.notice == "error: the tool is not available (1 try failed: Told: told)"
+@pytest.mark.parametrize("call", [search, access])
+@pytest.mark.parametrize(
+    ("error", "failures", "calls", "kind", "notice"),
+    [
+        (GONE, 2, 3, None, ""),
+        (
+            GONE,
+            9,
+            5,
+            "unavailable",
+            "error: the tool is not available (5 tries failed; the last: OSError: 503)",
+        ),
+        (Told(False), 9, 1, "unavailable", "error: the tool is not available (1 try failed: Told: told)"),
+        (BadCall("no host has this name"), 9, 1, "bad_call", "error: no host has this name"),
+        (BadCall("the site fails", transient=True), 9, 5, "bad_call", "error: the site fails"),
+    ],
+)
+def test_what_may_help_is_tried_again(
+    call: Any, error: Exception, failures: int, calls: int, kind: str | None, notice: str
+) -> None:
+    library = Library(failures=failures, error=error)
+    result = call("http://x/paris", library)
+    assert len(library.calls) == calls
+    assert result.error == (kind and ToolErrorKind(kind))
+    assert result.notice == notice
 
 
-def test_a_server_may_ask_for_a_longer_wait_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_not_remembered() -> None:
+    tool = SearchTool(Library(failures=5), SearchSettings(retry=NO_WAIT))
+
+    async def twice() -> list[ToolResult]:
+        return [await tool.call("q"), await tool.call("q")]
+
+    assert [result.error for result in asyncio.run(twice())] == [ToolErrorKind.UNAVAILABLE, None]
+
+
+@pytest.mark.parametrize(
+    ("error", "policy", "waited"),
+    [
+        (GONE, {"backoff_s": 0.5, "max_backoff_s": 1.5}, [0.5, 1.0, 1.5, 1.5]),
+        (Told(True, 3.0), {"tries": 2}, [3.0]),
+        (Told(True, 3600.0), {"tries": 2}, [8.0]),
+        (Told(True, 0.01), {"tries": 2}, [0.5]),
+    ],
+)
+def test_waits_double_and_a_server_may_ask_for_longer_up_to_the_limit(
+    error: Exception, policy: dict[str, Any], waited: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     waits: list[float] = []
 
     async def note(seconds: float) -> None:
         waits.append(seconds)
 
-    monkeypatch.setattr("mempo.tools.retrying.asyncio.sleep", note)
+    monkeypatch.setattr("mempo.http.retry.asyncio.sleep", note)
     monkeypatch.setattr("mempo.http.retry.JITTER", 0)
-    for asked, waited in ((3.0, 3.0), (3600.0, 8.0), (0.01, 0.5)):
-        search("q", Failing(Told(True, asked)), retry=RetrySettings(tries=2))
-        assert waits.pop() == waited
-
-
-def test_a_wrong_call_is_the_policys_doing_and_not_tried_again() -> None:
-    library = Failing(BadCall("no host has this name"))
-    result = access("http://x", library)
-    assert len(library.calls) == 1
-    assert (result.notice, result.error) == ("error: no host has this name", ToolErrorKind.BAD_CALL)
+    search("q", Library(failures=9, error=error), retry=RetrySettings(**policy))
+    assert waits == waited
 
 
 def test_so_many_calls_at_once_and_no_more() -> None:

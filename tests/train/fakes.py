@@ -139,7 +139,6 @@ def setup(
             tokenizer=TOKENIZER,
             window_tokens=policy.window,
             grammar=agent_of.grammar,
-            max_failed_share=RlSettings().max_failed_share,
         ),
         seed=seed,
     )

@@ -17,8 +17,8 @@ from mempo.run.train import train
 
 SMALL = (
     "model.threads=1",
-    "data.environment_options.subset={kinds: [country], attributes: [capital, currency], max_entities: 30, max_words: 1, "
-    "max_letters: 9, ascii_only: true}",
+    "data.environment_options.subset={kinds: [country], attributes: [capital, currency], max_entities: 30, "
+    "max_words: 1, max_letters: 9, ascii_only: true}",
     "data.objectives=[2, 3]",
     "data.test_objectives=null",
     "data.train_questions=24",

@@ -31,7 +31,7 @@ from mempo.storage.rollouts import load_rollouts
 from mempo.tools.search import SearchTool
 from mempo.train.advantages import batch_advantages, row_advantages
 from mempo.train.batch import training_rows
-from mempo.train.rl import SHOWN, UPDATE_MEASURES, RlSetup, rollout_jobs, train_rl, update_policy
+from mempo.train.rl import SHOWN, UPDATE_MEASURES, RlSetup, rollout_jobs, step_summary, train_rl, update_policy
 from tests.tiny import make_agent, tiny_llama
 from tests.train.fakes import (
     ANSWER,
@@ -114,7 +114,7 @@ def watched(updater: Updater, monkeypatch: pytest.MonkeyPatch) -> list[list[Trai
     seen: list[list[TrainRow]] = []
     step = updater.rl_step
 
-    def watching(rows: Sequence[TrainRow], lr: float) -> dict[str, float]:
+    def watching(rows: Sequence[TrainRow], lr: float, tell: object) -> dict[str, float]:
         seen.append(list(rows))
         return step(rows, lr)
 
@@ -193,7 +193,7 @@ def test_an_end_of_sequence_that_is_also_the_padding_is_trained() -> None:
     run: dict[str, list[TrainRow]] = {}
     made = setup(ended, questions(1), policy, agent(max_turns=1))
 
-    def rows_at(rows: Sequence[TrainRow], lr: float) -> dict[str, float]:
+    def rows_at(rows: Sequence[TrainRow], lr: float, tell: object) -> dict[str, float]:
         run["rows"] = list(rows)
         return {"update/skipped": 1.0}
 
@@ -357,9 +357,9 @@ def test_rollouts_are_saved_as_often_as_asked(tmp_path: Path) -> None:
 def test_saved_rollouts_tell_the_advantages_of_outcome_and_notes(tmp_path: Path) -> None:
     trained(setup(Speaker(wandering), questions(4)), tmp_path, steps=1, questions_per_step=4)
     [file] = sorted((tmp_path / "run" / "rollouts").glob("step-*.jsonl"))
-    trajectories, lines, advantages = load_rollouts(file, TOKENIZER, agent().grammar)
+    trajectories, lines, saved = load_rollouts(file, TOKENIZER, agent().grammar)
     credited = 0
-    for trajectory, line, values in zip(trajectories, lines, advantages, strict=True):
+    for trajectory, line, values in zip(trajectories, lines, saved, strict=True):
         notes = {note["turn"]: note["advantage"] for note in line["notes"] if note["advantage"] is not None}
         told = {
             segment.turn: row_advantages(trajectory, row, line["advantage"], notes)[segment.start : segment.stop]
@@ -388,9 +388,7 @@ def test_the_baseline_of_a_reference_policy_is_computed_by_it(tmp_path: Path) ->
 
 def test_without_the_memory_signal_no_note_is_scored(tmp_path: Path) -> None:
     on = trained(setup(Speaker(wandering), questions(4)), tmp_path / "on", questions_per_step=4)
-    made = setup(Speaker(wandering), questions(4))
-    made = dataclasses.replace(made, scoring=dataclasses.replace(made.scoring, memory_signal=False))
-    off = trained(made, tmp_path / "off", questions_per_step=4)
+    off = trained(setup(Speaker(wandering), questions(4)), tmp_path / "off", questions_per_step=4, memory_signal=False)
     assert on["note/scored"] > 0
     assert on["memory/p_mem"] is not None
     assert on["advantages/memory_abs"] > 0
@@ -436,3 +434,9 @@ def test_searches_are_among_what_a_person_sees() -> None:
     """A policy that stops searching is the commonest way to go wrong."""
     assert {"searches", "turns"} <= set(SHOWN)
     assert set(SHOWN) <= set(KEYS)
+
+
+def test_a_step_is_summed_up_in_what_is_known_of_it() -> None:
+    known = {"score": 0.25, "em": 0.0, "memory/p_mem": None, "note_tokens": 35.125, "turns": 4.0, "errors": 0.0}
+    assert step_summary(known) == "score 0.25  em 0  note 35.1  turns 4"
+    assert step_summary({**known, "errors": 3.0}).endswith("turns 4  failed 3")

@@ -232,10 +232,10 @@ def test_curves_are_those_of_the_measures(tmp_path: Path) -> None:
     assert charts["score"]["series"] == [{"run": 0, "x": [1, 2], "y": [0.5, 1.0]}]
     assert charts["rollouts that answered"]["series"][0]["y"] == [0.75, 0.75]
     assert "SFT loss" not in charts
-    many = [{"stage": "rl", "step": n, "score": None if n == 7 else n} for n in range(1, 4001)]
+    many = [{"stage": "rl", "step": n, "score": None if n == 7 else n} for n in range(1, 4002)]
     long = make_run(tmp_path / "long", metrics=many)
     xs = curves([ViewedFolder(long)])["sections"][0]["charts"][0]["series"][0]["x"]
-    assert xs[:4] == [1, 3, 5, 8]
+    assert (xs[:4], xs[-1]) == ([2, 4, 6, 9], 4001)  # the newest point is always there
     assert len(xs) == 2000
 
 

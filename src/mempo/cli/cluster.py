@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mempo.cli.completing import keys
-from mempo.cli.policy import Overrides, Source, console
+from mempo.cli.policy import Overrides, Quiet, Source, console
 
 cluster_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Train on verl and Ray (docs/cluster.md).")
 
@@ -49,6 +49,7 @@ def launch(
     skip_checks: Annotated[
         bool, typer.Option("--skip-checks", help="Do not look at versions, GPUs and services before.")
     ] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train with reinforcement learning on verl.
 
@@ -69,7 +70,7 @@ def launch(
     from mempo.cluster.launch import launch as run_launch
     from mempo.view.report import reported
 
-    screen = console()
+    screen = console(quiet)
     with reported(Path(resolved.config.output), screen):
         code = run_launch(resolved, screen, address=address, resume=resume, skip_checks=skip_checks)
         if code:
@@ -93,11 +94,12 @@ def convert(
         typer.Option("--own-run", help="The run was one of your own: load its shards, which are pickles."),
     ] = False,
     force: Force = False,
+    quiet: Quiet = False,
 ) -> None:
     """Turn a checkpoint of verl into a model folder for mempo eval."""
     from mempo.cluster.convert import convert as run_conversion
 
-    run_conversion(checkpoint, out, config, own_run, console(), force)
+    run_conversion(checkpoint, out, config, own_run, console(quiet), force)
 
 
 @cluster_app.command("sft-data")
@@ -111,12 +113,13 @@ def sft_data(
         ),
     ] = None,
     force: Force = False,
+    quiet: Quiet = False,
 ) -> None:
     """Write demonstrations of the scripted expert for verl's SFT trainer, with a configuration that starts it."""
     from mempo.cluster.sft import write_sft_data
     from mempo.config import resolve
 
-    write_sft_data(resolve(source, overrides or ()).config, out, console(), force)
+    write_sft_data(resolve(source, overrides or ()).config, out, console(quiet), force)
 
 
 @cluster_app.command("plan")

@@ -41,10 +41,13 @@ Tokenizer = Annotated[
 ]
 
 
-def console() -> Console:
-    """A terminal as it is; elsewhere wide enough for the tables."""
-    found = Console()
-    return found if found.is_terminal else Console(width=max(found.width, 120))
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors alone; what is made is in the files.")]
+
+
+def console(quiet: bool = False, stderr: bool = False) -> Console:
+    """A terminal as it is. Elsewhere nothing is drawn over, whatever the environment says of colors."""
+    found = Console(quiet=quiet, stderr=stderr)
+    return found if found.file.isatty() else Console(quiet=quiet, stderr=stderr, force_interactive=False)
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ def named_policy(
     is_run = folder is not None and (folder / "config.yaml").is_file()
     if not is_run and config is None:
         raise UserError(
-            f"{model or served.url} is no run folder, so the questions are not known; name them with --config"
+            f"{model or served.url} is not a run folder, so the questions are not known; name them with --config"
         )
     settings += more
     if served.url is not None:

@@ -63,7 +63,7 @@ def check_enough_questions(config: Config, questions: int) -> None:
         works = questions - questions % updates
         remedy = f"set rl.questions_per_step={works}" if works else "set rl.updates_per_step=1"
         raise ConfigError(
-            f"training questions >= rl.questions_per_step does not hold: {questions} < {batch}; bring more questions, "
+            f"training questions >= rl.questions_per_step does not hold: {questions} < {batch}; take more questions, "
             f"or {remedy}"
         )
 

@@ -4,7 +4,8 @@
 A step is verl's: sample, old log-probs, reference log-probs, advantages, update. Four places differ. Before rows are
 dealt out, the whole rollouts are fetched (`_balance_batch`); scores and advantages are made as in the local loop
 (`_compute_advantage`); an optimizer step is a set of questions, however many rows they have (`_update_actor`); and what
-happened is kept in the run folder (`_step_once`, `_validate`). Old checkpoints are removed here (`_save_checkpoint`).
+happened is kept in the run folder (`_step_once`, `_validate`) and sent to trackers (`fit`). Old checkpoints are removed
+here (`_save_checkpoint`).
 
 Underscored methods are overridden, so `versions.py` pins verl exactly.
 """
@@ -39,6 +40,7 @@ from mempo.config.cluster import ClusterSettings
 from mempo.engine.update import TrainRow
 from mempo.errors import UserError
 from mempo.rewards.rollout_metrics import known
+from mempo.run.trackers import tracked
 from mempo.setup import load_data
 from mempo.storage.rollouts import save_rollouts
 from mempo.train.advantages import batch_advantages
@@ -85,6 +87,10 @@ class MempoTrainer(PPOTrainerSync):
             remove_old_checkpoints(folder, saved + 1, max(keep - 1, 1))
         super()._save_checkpoint()
         remove_old_checkpoints(folder, self.global_steps, keep - 1)
+
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        with tracked(self._run.folder, self._run.config.track):
+            return super().fit(*args, **kwargs)
 
     # --- sampling ----------------------------------------------------------------------------------------------------
 

@@ -55,15 +55,48 @@ _DEFAULTS_THEN = {"lost_notes": "ignored", "fade_batches": None}
 """Of `memory.*`, before `recommended` had them otherwise: what a run stands for that was begun without these keys."""
 
 
+RENAMED = {
+    "data.world": "data.environment",
+    "data.world_options": "data.environment_options",
+    "credit": "advantages",
+}
+"""By dotted key: what it is called now. The former name is still read."""
+
+
 def as_written_then(saved: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a run folder, with the defaults of the release that wrote it where they were others."""
+    saved = with_names_of_today(saved)
     memory = saved.get("memory")
     if "evaluate" not in saved or not isinstance(memory, Mapping):  # not every setting: no run of ours wrote it
-        return dict(saved)
+        return saved
     then = dict(_DEFAULTS_THEN)
     if isinstance(advantages := saved.get("advantages"), Mapping) and advantages.get("function"):
         del then["fade_batches"]  # an advantage function of the user's own leaves it nothing to do
     return {**saved, "memory": {**then, **memory}}
+
+
+def with_names_of_today(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """The same settings, those of `RENAMED` under their present names.
+
+    Raises:
+        ConfigError: one is given under both names.
+    """
+    found: dict[str, Any] = {}
+    for section, value in layer.items():
+        if isinstance(value, Mapping) and any(old.startswith(f"{section}.") for old in RENAMED):
+            value = _renamed(value, f"{section}.")
+        found[section] = value
+    return _renamed(found, "")
+
+
+def _renamed(settings: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        key = RENAMED.get(f"{prefix}{name}", f"{prefix}{name}")
+        if (new := key.removeprefix(prefix)) != name and new in settings:
+            raise ConfigError(f"{prefix}{name} is called {key} now, and both are set; leave {prefix}{name} out")
+        found[new] = value
+    return found
 
 
 def without_retired(settings: Mapping[str, Any], origins: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -84,7 +117,7 @@ def _without(settings: Mapping[str, Any], prefix: str, origins: Mapping[str, str
             if value is not None and not same:
                 instead = f"; {gone.instead}" if gone.instead else ""
                 where = f" [{origins[key]}]" if key in origins else ""
-                raise ConfigError(f"{key} is no setting any more, it is always {gone.constant!r}{instead}{where}")
+                raise ConfigError(f"{key} is not a setting any more, it is always {gone.constant!r}{instead}{where}")
         else:
             kept[name] = _without(value, f"{key}.", origins) if isinstance(value, Mapping) else value
     return kept

@@ -63,7 +63,8 @@ TABLE: tuple[Unused, ...] = (
         "Config",
         ("data.train_questions",),
         lambda s: s.data.environment is None,
-        "{key} is {value}, questions drawn from an environment, but data.environment is not set; a question file is used whole",
+        "{key} is {value}, questions drawn from an environment, but data.environment is not set; a question file is "
+        "used whole",
     ),
     Unused(
         "Config",

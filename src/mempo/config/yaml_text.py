@@ -1,7 +1,7 @@
 """YAML as people expect it: the core schema of YAML 1.2, one mapping a file, every key once.
 
 PyYAML's parser gives the events; values are made from them here, because its own reader follows YAML 1.1 (`1e-6` is a
-text there, `on` is true, `1:30` is ninety), lets a key stand twice, and follows anchors without end.
+text there, `on` is true, `1:30` is ninety), lets a key be given twice, and follows anchors without end.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def load_yaml(text: str, name: str) -> dict[str, Any]:
     """A mapping; an empty document is an empty one. `name`: of the place, for messages.
 
     Raises:
-        ConfigError: not YAML (the place is named), a key that stands twice, no mapping, several documents, or more than
-            a configuration can hold.
+        ConfigError: not YAML (the place is named), a key that is given twice, no mapping, several documents, or more
+            than a configuration can hold.
     """
     data = _load(text, name)
     if data is None:
@@ -147,7 +147,7 @@ class _Reader:
             if not size:
                 raise self.refuse(event, f"*{event.anchor} names nothing; there is no &{event.anchor} before it")
             if found is _UNFINISHED:
-                raise self.refuse(event, f"*{event.anchor} stands inside &{event.anchor}: it would hold itself")
+                raise self.refuse(event, f"*{event.anchor} is inside &{event.anchor}: it would contain itself")
             self._counted(event, size)
             return found
         if event.tag not in (None, "!"):
@@ -183,7 +183,7 @@ class _Reader:
         if key == "<<":
             raise self.refuse(event, "<< is of YAML 1.1; write the keys out, or build on another file with recipe:")
         if key in known:
-            raise self.refuse(event, f"the key {key!r} stands twice; keep one of the two")
+            raise self.refuse(event, f"the key {key!r} is given twice; keep one of the two")
         return key
 
     def _scalar(self, event: yaml.ScalarEvent) -> Any:

@@ -6,15 +6,15 @@ Its rows name their answer's entity (`answer_id`); a line of the file holds the 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mempo.data.errors import QuestionFileError
+from mempo.data.files import rows_of
 from mempo.rollout.question import Question
-from mempo.storage.jsonl import is_blank, open_bytes, parse_object, valid_text
+from mempo.storage.jsonl import valid_text
 
 NAMES = ("id_aliases.json", "id_aliases.jsonl", "id_aliases.json.gz", "id_aliases.jsonl.gz")
 _ID = "answer_id"
@@ -36,9 +36,13 @@ def with_aliases(questions: Sequence[Question], file: Path) -> list[Question]:
         return list(questions)
     known: dict[str, list[str]] = {}
     try:
-        for place, row in _rows(file):
-            if row.get("Q_id") in wanted:
-                known.setdefault(row["Q_id"], []).extend(_names(row, file, place))
+        for place, read in rows_of(file):
+            try:
+                row = read()
+                if row.get("Q_id") in wanted:
+                    known.setdefault(row["Q_id"], []).extend(_names(row))
+            except (ValueError, RecursionError) as error:
+                raise QuestionFileError(f"aliases {file}, {place}: {error}") from None
     except OSError as error:
         raise QuestionFileError(f"aliases {file} cannot be read: {error.strerror or error}") from error
     return [_extended(question, known.get(str(question.meta.get(_ID)), [])) for question in questions]
@@ -50,39 +54,11 @@ def _extended(question: Question, names: Sequence[str]) -> Question:
     return replace(question, gold=tuple(dict.fromkeys((*question.objectives[0], *names))))
 
 
-def _rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """An object a line, or one array of them."""
-    with open_bytes(file) as opened:
-        for number, line in enumerate(opened, start=1):
-            if is_blank(line):
-                continue
-            if number == 1 and line.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
-                yield from _array(file)
-                return
-            try:
-                yield f"line {number}", parse_object(line)
-            except ValueError as error:
-                raise QuestionFileError(f"aliases {file}, line {number}: {error}") from None
-
-
-def _array(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    with open_bytes(file) as opened:
-        content = opened.read()
-    try:
-        rows = json.loads(content.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise QuestionFileError(f"aliases {file}: not usable JSON ({error})") from None
-    for number, row in enumerate(rows):
-        if not isinstance(row, dict):
-            raise QuestionFileError(f"aliases {file}, row {number}: expected an object")
-        yield f"row {number}", row
-
-
-def _names(row: Mapping[str, Any], file: Path, place: str) -> list[str]:
+def _names(row: Mapping[str, Any]) -> list[str]:
     found: list[str] = []
     for key in ("aliases", "demonyms"):
         values = row.get(key) or []
         if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            raise QuestionFileError(f"aliases {file}, {place}: {key!r} must be a list of strings")
+            raise ValueError(f"{key!r} must be a list of strings")
         found += [valid_text(value) for value in values if value.strip()]
     return found

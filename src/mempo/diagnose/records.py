@@ -15,6 +15,7 @@ from mempo.rewards.rollout_metrics import counts, unscored
 from mempo.rollout.question import objectives_of
 from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import GenerationStop, Trajectory, Turn
+from mempo.storage.former_names import note_today
 from mempo.train.advantages import group_advantages, note_slots
 
 
@@ -164,7 +165,7 @@ def _with_advantage(turn: TurnRecord, by_turn: Mapping[int, float]) -> TurnRecor
 
 
 def _rollout(trajectory: Trajectory, line: Mapping[str, Any], tokenizer: Tokenizer) -> RolloutRecord:
-    signals = {note["turn"]: _signal(note) for note in line.get("notes") or ()}
+    signals = {note["turn"]: _signal(note_today(note)) for note in line.get("notes") or ()}
     return RolloutRecord(
         question_id=trajectory.question_id,
         question=line.get("question") or "",
@@ -182,13 +183,11 @@ def _signal(note: Mapping[str, Any]) -> NoteSignal:
     return NoteSignal(
         r=note["r"],
         p_mem=note.get("p_mem"),
-        p_baseline=note.get(
-            "p_baseline", note.get("p_baseline")
-        ),  # older runs call it p_baseline, whatever the baseline was
+        p_baseline=note.get("p_baseline"),
         p_mem_raw=note.get("p_mem_raw"),
         gold_tokens=note.get("gold_tokens", 0),
         kept_mem=note.get("kept_mem", 0),
-        kept_baseline=note.get("kept_baseline", note.get("kept_full")),
+        kept_baseline=note.get("kept_baseline"),
         reason=note.get("reason"),
         advantage=note.get("advantage"),
     )

@@ -26,7 +26,7 @@ CURVES = (
     *("score", "em", "format_ok", "turns", "searches", "note_tokens", "memory/p_mem_raw", "memory/r"),
     *("advantages/memory_share", "advantages/memory_only_groups", "advantages/zero_spread_groups", "update/entropy"),
 )
-"""Metrics of RL steps that are drawn. Those of advantages may be saved as `advantages/…`."""
+"""Metrics of RL steps that are drawn."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def build_report(material: Material) -> dict[str, Any]:
 def curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
     """`{metric: [steps]}` of the RL stage, with `step`; None where a step did not report it."""
     lines = [line for line in metrics if line.get("stage") == "rl"]
-    found = {name: [_number(_metric(line, name)) for line in lines] for name in CURVES}
+    found = {name: [_number(line.get(name)) for line in lines] for name in CURVES}
     kept = {name: values for name, values in found.items() if any(v is not None for v in values)}
     return {"step": [_number(line.get("step")) for line in lines], **kept}
 
@@ -119,10 +119,6 @@ def trend(values: Sequence[float | None]) -> dict[str, float | None]:
         "ratio": end / start if start and end is not None else None,
         "gain": None if start is None or end is None or len(values) < 2 else end - start,
     }
-
-
-def _metric(line: Mapping[str, Any], name: str) -> Any:
-    return line.get(name, line.get(name.replace("advantages/", "advantages/")))
 
 
 def _number(value: Any) -> float | None:

@@ -57,12 +57,12 @@ def signals_of(
     remembering = Remembering(scorer)
 
     def advantages(
-        memory: MemorySettings, advantages: AdvantageSettings, own: AdvantageFunction | None = None
+        memory: MemorySettings, settings: AdvantageSettings, own: AdvantageFunction | None = None
     ) -> tuple[ByTurn, ByTurn]:
         """Of the outcome and of memory."""
         mine = replace(scoring, memory=memory, memory_signal=True)
         batch = score_batch(mine, questions, trajectories, remembering).counted(group_size)
-        made = batch_advantages(batch, advantages, memory, own)
+        made = batch_advantages(batch, settings, memory, own)
         outcome: ByTurn = [{} for _ in trajectories]
         notes: ByTurn = [{} for _ in trajectories]
         for i, place in enumerate(batch.places):
@@ -83,15 +83,15 @@ def signals_of(
                 outcome[batch.places[i]], notes[batch.places[i]] = of_scores[n], of_notes[n]
         return outcome, notes
 
-    advantages = AdvantageSettings()
+    settings = AdvantageSettings()
     found: dict[str, ByTurn] = {}
     plain = MemorySettings(probe=scoring.memory.probe, fade_batches=None)
-    found["outcome"], _ = advantages(plain, advantages)
+    found["outcome"], _ = advantages(plain, settings)
     found["outcome by state"], found["by state"] = by_state()
     for name, memory in _memory_signals(scoring.memory).items():
-        _, found[name] = advantages(memory, advantages)
+        _, found[name] = advantages(memory, settings)
     if scoring.own_advantages is not None:
-        _, found["own function, memory"] = advantages(scoring.memory, advantages, scoring.own_advantages)
+        _, found["own function, memory"] = advantages(scoring.memory, settings, scoring.own_advantages)
     for first, second in SUMS:
         found[f"{first} + {second}"] = [_sum(a, b) for a, b in zip(found[first], found[second], strict=True)]
     return found

@@ -184,7 +184,7 @@ def _check_targets(model: PreTrainedModel, targets: list[str]) -> None:
     linear = _linear(model)
     if unknown := [name for name in targets if name.split(".")[-1] not in linear]:
         raise UserError(
-            f"model.lora.targets names {unknown[0]!r}, which is no linear layer inside the model"
+            f"model.lora.targets names {unknown[0]!r}, which is not a linear layer inside the model"
             f"{nearest(unknown[0], sorted(linear))}; there are {', '.join(sorted(linear))}"
         )
 

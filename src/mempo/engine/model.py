@@ -39,7 +39,7 @@ def pick_device(name: str) -> torch.device:
     try:
         return torch.device(name)
     except RuntimeError:
-        raise UserError(f"model.device {name!r} is no device that torch knows; use cpu, cuda or auto") from None
+        raise UserError(f"model.device {name!r} is not a device that torch knows; use cpu, cuda or auto") from None
 
 
 def check_model_folder(path: str) -> None:

@@ -11,8 +11,8 @@ from mempo.rollout.question import Question
 
 @dataclass(frozen=True)
 class Data:
-    """Questions, and where passages come from. `environment` is None for files of the user's own. `remarks`: what was left
-    out of the files, a line each."""
+    """Questions, and where passages come from. `environment` is None for files of the user's own. `remarks`: what was
+    left out of the files, a line each."""
 
     environment: Environment | None
     train: list[Question]

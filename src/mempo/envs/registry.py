@@ -80,12 +80,14 @@ def make_environment(name: str, options: Mapping[str, Any]) -> Environment:
         environment = call_own(f"data.environment: {name}", factory, **options)
         if not isinstance(environment, Environment):
             raise ConfigError(
-                f"data.environment: {name} returned a {type(environment).__name__}, which is no Environment (name, documents, questions)"
+                f"data.environment: {name} returned a {type(environment).__name__}, which is not an Environment "
+                "(name, documents, questions)"
             )
         return environment
     if name not in _ENVIRONMENTS:
         raise ConfigError(
-            f"unknown environment {name!r}{nearest(name, _ENVIRONMENTS)}; known: {', '.join(_ENVIRONMENTS)}, or module:factory"
+            f"unknown environment {name!r}{nearest(name, _ENVIRONMENTS)}; known: {', '.join(_ENVIRONMENTS)}, "
+            "or module:factory"
         )
     for key in options:
         if key not in _OPTIONS[name]:

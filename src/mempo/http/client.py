@@ -10,40 +10,57 @@ from __future__ import annotations
 import asyncio
 import codecs
 import json
-import ssl
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
-from functools import cache
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
 
-import httpx
+import aiohttp
+from yarl import URL
 
 from mempo.config.tools import RetrySettings
+from mempo.http.addresses import RESOLVING, Resolver, ThreadResolver, is_literal, system_addresses
+from mempo.http.connections import KeptConnections
 from mempo.http.errors import FailureKind, HttpError, body_head
 from mempo.http.retry import ONCE, retried, retry_after_s
 from mempo.http.secrets import Redactor
 from mempo.http.threads import background_loop, wait_for
-from mempo.http.transport import Connections, DirectConnections, ProxiedConnections, Reply, Resolver
+from mempo.rollout.waits import asking
 
 T = TypeVar("T")
+USER_AGENT = "mempo"
+JSON: Mapping[str, str] = {"content-type": "application/json", "accept": "application/json"}
 Read = Callable[[Any], T]
 """From the JSON of a reply to what is wanted of it; raises ValueError for a reply of the wrong form."""
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _CONNECT_S = 10.0
 _LOOKED_AT_BYTES = 1 << 14
+_KEPT_S = 4.0
+"""Many servers hang up after 5 idle seconds: a connection is given up before, not while a request is on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A reply as it came. `is_cut`: its body is longer than was allowed, and only its beginning is here."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    is_cut: bool = False
 
 
 class HttpClient:
     """Requests to the server at `base`, which is put in front of paths.
 
     `service`: what an error calls the server. `timeout_s`: seconds of one request, from the look-up of the host to the
-    last byte of the reply; waiting for one's turn is not counted. `headers` go with every request; `secret` is what of
-    them must not come back. `resolve`: connect only to the addresses that it gives, never through a proxy, and keep no
-    connection; by default the system is asked, and a proxy that the environment names is used.
+    last byte of the reply; waiting for one's turn is not counted. `headers` go with every request, and so does `token`,
+    as `Authorization: Bearer`; it, or another `secret` in the headers, is taken out of whatever comes back. `resolve`:
+    connect only to the addresses that it gives, never through a proxy, and keep no connection; by default the system
+    is asked, and a proxy that the environment names is used.
 
     `counts` tells requests (tries), retries and failures for good.
     """
@@ -55,16 +72,23 @@ class HttpClient:
         timeout_s: float,
         max_reply_bytes: int,
         max_concurrent: int = 64,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] = JSON,
+        token: str | None = None,
         secret: str | None = None,
         resolve: Resolver | None = None,
     ) -> None:
         self.base = base
         self.counts: Counter[str] = Counter()
         self._service, self._timeout_s, self._max_reply_bytes = service, timeout_s, max_reply_bytes
-        self._max_concurrent, self._headers, self._resolve = max_concurrent, dict(headers or {}), resolve
-        self._redactor = Redactor(secret)
+        self._max_concurrent, self._resolve = max_concurrent, resolve
+        # A server may compress when nothing is said.
+        self._headers = {"accept-encoding": "identity", "user-agent": USER_AGENT, **headers}
+        if token is not None:
+            self._headers["authorization"] = f"Bearer {token}"
+        self._redactor = Redactor(token or secret)
         self._connect_s = min(_CONNECT_S, timeout_s)
+        # A proxy that the environment names cannot reach a server on this very machine.
+        self._proxy = None if resolve is not None or urlsplit(base).hostname in _LOOPBACK else proxy_of(base)
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary()
         self._closed = False
 
@@ -107,7 +131,7 @@ class HttpClient:
     async def send(
         self,
         method: str,
-        url: str,
+        url: str | URL,
         content: bytes | None = None,
         timeout_s: float | None = None,
         attempt: int = 1,
@@ -118,26 +142,37 @@ class HttpClient:
             HttpError: `refused` or `timeout`; and whatever `resolve` raises.
         """
         within_s = self._timeout_s if timeout_s is None else timeout_s
+        kind: FailureKind = "refused"
         pool = await self._pool()
         async with pool.turns:
             self.counts["requests"] += 1
+            asking(self._service, url)
             try:
                 async with asyncio.timeout(within_s):
-                    reply = await pool.connections.send(method, url, content)
-            except httpx.ConnectTimeout:
+                    return await self._exchange(pool.session, method, URL(url), content)
+            except aiohttp.ConnectionTimeoutError:
                 reason = f"no connection within {min(self._connect_s, within_s):g} s"
-                raise self.failure("refused", url, reason, attempt=attempt) from None
-            except (TimeoutError, httpx.TimeoutException):
-                reason = f"no whole reply within {self._timeout_s:g} s"
-                raise self.failure("timeout", url, reason, attempt=attempt) from None
-            except httpx.ConnectError as error:
+            except TimeoutError:
+                kind, reason = "timeout", f"no whole reply within {self._timeout_s:g} s"
+            except aiohttp.ClientConnectorError as error:
                 reason = f"no connection ({error}); is it running?"
-                raise self.failure("refused", url, reason, attempt=attempt) from error
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
-                reason = f"the connection broke off ({type(error).__name__}: {error})"
-                raise self.failure("refused", url, reason, attempt=attempt) from None
-        reply.body = self._redactor.body(reply.body)
-        return reply
+            except (aiohttp.ClientError, OSError, ValueError) as error:
+                said = " ".join(str(getattr(error, "message", error)).split())  # without the url once more
+                reason = f"the connection broke off ({type(error).__name__}: {said})"
+        raise self.failure(kind, str(url), reason, attempt=attempt)
+
+    async def _exchange(self, session: aiohttp.ClientSession, method: str, url: URL, content: bytes | None) -> Reply:
+        host = url.raw_host or ""
+        if self._resolve is not None and is_literal(host):  # aiohttp asks for names alone
+            await asyncio.get_running_loop().run_in_executor(RESOLVING, self._resolve, host, url.port or 0)
+        body = bytearray()
+        async with session.request(method, url, data=content, allow_redirects=False, proxy=self._proxy) as response:
+            async for part in response.content.iter_any():
+                body += part
+                if len(body) > self._max_reply_bytes:
+                    break
+        is_cut = len(body) > self._max_reply_bytes
+        return Reply(response.status, response.headers, self._redactor.body(bytes(body)), is_cut)
 
     def failure(
         self, kind: FailureKind, url: str, reason: str, reply: Reply | None = None, attempt: int = 1
@@ -157,10 +192,16 @@ class HttpClient:
         self._closed = True
         loop = background_loop()
         if (pool := self._pools.get(loop)) is not None:
-            loop.call_soon_threadsafe(lambda: loop.create_task(pool.connections.aclose()))
+            _close_soon(loop, pool.session)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _read(self, url: str, body: bytes, read: Read[T], attempt: int) -> T:
-        reply = Reply(200, {}, body, False)
+        reply = Reply(200, {}, body)
         try:
             parsed = json.loads(body.removeprefix(codecs.BOM_UTF8).decode("utf-8"))
         except (ValueError, RecursionError):
@@ -177,28 +218,33 @@ class HttpClient:
         loop = asyncio.get_running_loop()
         pool = self._pools.get(loop)
         if pool is None:
-            self._pools[loop] = pool = _Pool(asyncio.Semaphore(self._max_concurrent), self._connections())
+            session = self._session()
+            dropped = finalize(self, _close_soon, loop, session)  # a client that nobody closed
+            dropped.atexit = False  # the loop of the background closes its connections itself
+            self._pools[loop] = pool = _Pool(asyncio.Semaphore(self._max_concurrent), session, dropped)
             pool.closer = pool.until_the_end()
             await anext(pool.closer)
         return pool
 
-    def _connections(self) -> Connections:
-        """Straight to the server, unless the environment names a proxy for the address."""
-        # A proxy named in the environment cannot reach a server on this very machine.
-        trust_env = self._resolve is None and urlsplit(self.base).hostname not in _LOOPBACK
-        context, most_bytes = _ssl_context(trust_env), self._max_reply_bytes
-        if trust_env and proxy_of(self.base):
-            return ProxiedConnections(self._headers, context, most_bytes, self._max_concurrent)
-        if self._resolve is not None:
-            return DirectConnections(self._headers, context, self._connect_s, most_bytes, self._resolve, keep=False)
-        return DirectConnections(self._headers, context, self._connect_s, most_bytes)
+    def _session(self) -> aiohttp.ClientSession:
+        resolver = ThreadResolver(self._resolve or system_addresses)
+        if self._resolve is None:
+            connector = KeptConnections(limit=0, use_dns_cache=False, resolver=resolver, keepalive_timeout=_KEPT_S)
+        else:
+            connector = KeptConnections(limit=0, use_dns_cache=False, resolver=resolver, force_close=True)
+        return aiohttp.ClientSession(
+            connector=connector,
+            headers=self._headers,
+            timeout=aiohttp.ClientTimeout(total=None, connect=self._connect_s),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
 
 
 class _Pool:
     """The connections of one event loop, and the turns of those who want one."""
 
-    def __init__(self, turns: asyncio.Semaphore, connections: Connections) -> None:
-        self.turns, self.connections = turns, connections
+    def __init__(self, turns: asyncio.Semaphore, session: aiohttp.ClientSession, dropped: finalize[..., Any]) -> None:
+        self.turns, self.session, self._dropped = turns, session, dropped
         self.closer: AsyncGenerator[None, None] | None = None
 
     async def until_the_end(self) -> AsyncGenerator[None, None]:
@@ -206,12 +252,13 @@ class _Pool:
         try:
             yield
         finally:
-            await self.connections.aclose()
+            self._dropped.detach()
+            await self.session.close()
 
 
-@cache
-def _ssl_context(trust_env: bool) -> ssl.SSLContext:
-    return httpx.create_ssl_context(trust_env=trust_env)  # reading certificates takes a while: once
+def _close_soon(loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(lambda: loop.create_task(session.close()))
 
 
 def proxy_of(url: str) -> str | None:

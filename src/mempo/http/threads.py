@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
+from contextlib import suppress
+from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -28,7 +31,8 @@ class DaemonThreads(Executor):
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         future: Future[T] = Future()
-        self._queue.put((future, lambda: fn(*args, **kwargs)))
+        context = copy_context()  # what is done here is done for the caller
+        self._queue.put((future, lambda: context.run(fn, *args, **kwargs)))
         with self._lock:
             if not self._idle.acquire(blocking=False) and self._started < self._most:
                 self._started += 1
@@ -65,7 +69,16 @@ def background_loop() -> asyncio.AbstractEventLoop:
         if loop is None:
             _LOOPS[os.getpid()] = loop = asyncio.new_event_loop()
             threading.Thread(target=loop.run_forever, name="mempo-http", daemon=True).start()
+            atexit.register(_close_connections, os.getpid())
     return loop
+
+
+def _close_connections(process: int) -> None:
+    """As `asyncio.run` does at the end of a loop; a forked process has no part in it."""
+    if process == os.getpid():
+        closing = asyncio.run_coroutine_threadsafe(_LOOPS[process].shutdown_asyncgens(), _LOOPS[process])
+        with suppress(TimeoutError):
+            closing.result(1.0)
 
 
 def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:

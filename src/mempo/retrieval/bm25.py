@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import bm25s
@@ -15,9 +14,8 @@ from mempo.retrieval import words
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.document import Document
 from mempo.retrieval.errors import CorpusError, IndexFolderError
-from mempo.retrieval.index_folder import Sidecar, new_index_folder, read_sidecar, write_sidecar
+from mempo.retrieval.index_folder import Sidecar, opened, put, write_sidecar
 from mempo.retrieval.ranked import RankedIndex, Ranking
-from mempo.storage.atomic import one_writer
 from mempo.storage.read_files import DamagedFile, reading
 
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG when imported
@@ -25,13 +23,8 @@ logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG 
 _FOLDER = "bm25"
 
 
-@dataclass(frozen=True, slots=True)
-class Bm25Settings:
-    """`k1`, `b`: BM25's (Lucene's variant); `title_weight`: how many times the words of the title count, >= 0."""
-
-    k1: float = 1.5
-    b: float = 0.75
-    title_weight: int = 2
+K1, B = 1.5, 0.75
+METHOD = "lucene"
 
 
 class Bm25Index(RankedIndex):
@@ -53,30 +46,28 @@ class Bm25Index(RankedIndex):
         )
 
     @classmethod
-    def build(cls, corpus: Corpus, out_dir: str | Path, settings: Bm25Settings | None = None) -> Bm25Index:
-        """Indexes the corpus into `out_dir`, which is replaced when the index is whole, and loads it.
+    def build(cls, corpus: Corpus, out_dir: str | Path, title_weight: int = 2) -> Bm25Index:
+        """Indexes the corpus into `out_dir`, which is replaced when the index is whole, and loads it. `title_weight`:
+        how many times the words of the title count, >= 0.
 
         Raises CorpusError when no document has a word, IndexFolderError when `out_dir` is something else than an
         index or an empty folder.
         """
-        with one_writer(Path(out_dir)):  # until it is loaded: another builder would replace files between two reads
-            with new_index_folder(Path(out_dir), corpus) as folder:
-                cls.write(corpus, folder, settings)
-            return cls.load(out_dir)
+        return put(corpus, out_dir, lambda folder: cls.write(corpus, folder, title_weight), cls.load)
 
     @classmethod
-    def write(cls, corpus: Corpus, folder: Path, settings: Bm25Settings | None = None) -> None:
+    def write(cls, corpus: Corpus, folder: Path, title_weight: int = 2) -> None:
         """Writes the index and its sidecar into a folder that is there, without the corpus. Raises CorpusError."""
-        settings = settings or Bm25Settings()
         vocabulary: dict[str, int] = {}
         # Numbered as they come, not from a set: the same corpus gives the same files.
-        ids = [[vocabulary.setdefault(word, len(vocabulary)) for word in _words(d, settings)] for d in corpus]
+        ids = [[vocabulary.setdefault(word, len(vocabulary)) for word in _words(d, title_weight)] for d in corpus]
         if not vocabulary:
             raise CorpusError(f"corpus {corpus.text_path}: none of its {len(corpus)} documents has a word to index")
-        scorer = bm25s.BM25(k1=settings.k1, b=settings.b, method="lucene", backend="numpy", csc_backend="numpy")
+        scorer = bm25s.BM25(k1=K1, b=B, method=METHOD, backend="numpy", csc_backend="numpy")
         scorer.index((ids, vocabulary), create_empty_token=False, show_progress=False)
         scorer.save(folder / _FOLDER, show_progress=False)
-        parameters = {**asdict(settings), "method": "lucene", "tokeniser": words.NAME, "vocabulary": len(vocabulary)}
+        parameters = {"k1": K1, "b": B, "title_weight": title_weight, "method": METHOD}
+        parameters |= {"tokeniser": words.NAME, "vocabulary": len(vocabulary)}
         write_sidecar(folder, Sidecar(cls.KIND, len(corpus), corpus.sha256, parameters))
 
     @classmethod
@@ -85,12 +76,7 @@ class Bm25Index(RankedIndex):
 
         Raises IndexFolderError when the folder is incomplete, of another kind, or of another corpus or tokeniser.
         """
-        folder = Path(index_dir)
-        side = read_sidecar(folder)
-        side.refuse_unless(folder, kind=cls.KIND)
-        words.refuse_other(side.parameters.get("tokeniser"), f"index {folder}")
-        corpus = Corpus.load(folder) if corpus is None else corpus
-        side.refuse_unless(folder, corpus=corpus)
+        folder, side, corpus = opened(index_dir, cls.KIND, corpus)
         try:
             with reading(folder / _FOLDER, "build the index again with --force"):
                 scorer = bm25s.BM25.load(folder / _FOLDER, mmap=True, show_progress=False)
@@ -133,5 +119,5 @@ def _check(scorer: bm25s.BM25, side: Sidecar) -> None:
         raise ValueError("its vocabulary names words that have no column")
 
 
-def _words(document: Document, settings: Bm25Settings) -> list[str]:
-    return words.words(document.title) * settings.title_weight + words.words(document.text)
+def _words(document: Document, title_weight: int) -> list[str]:
+    return words.words(document.title) * title_weight + words.words(document.text)

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mempo.config.retrieval import BuildSettings
-from mempo.retrieval.bm25 import Bm25Index, Bm25Settings
+from mempo.retrieval.bm25 import Bm25Index
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.corpus_files import SIDECAR_NAME
 from mempo.retrieval.corpus_tables import is_unpacked
 from mempo.retrieval.encoder_folder import encoder_folder, resolved_encoder
 from mempo.retrieval.index_folder import refuse_other_index, refuse_out_dir
 from mempo.retrieval.ranked import RankedIndex
-from mempo.retrieval.tantivy import TantivyIndex, TantivySettings
+from mempo.retrieval.tantivy import TantivyIndex
 from mempo.storage.atomic import remove_atomic
 
 Report = Callable[[str, int, int], None]
@@ -51,7 +51,8 @@ def build_index(
     built = _with_vectors(opened, out_dir, settings, report, force) if with_vectors else None
     if built is None:
         report("index words", 0, 1)
-        built = _lexical(opened, out_dir, settings)
+        lexical = TantivyIndex if settings.kind == "tantivy" else Bm25Index
+        built = lexical.build(opened, out_dir, settings.title_weight)
         report("index words", 1, 1)
     if unpacked.is_dir():
         remove_atomic(unpacked)
@@ -74,15 +75,9 @@ def _open(corpus: Path, unpacked: Path) -> Corpus:
     return opened
 
 
-def _lexical(corpus: Corpus, out_dir: Path, settings: BuildSettings) -> RankedIndex:
-    if settings.kind == "tantivy":
-        return TantivyIndex.build(corpus, out_dir, TantivySettings(title_weight=settings.title_weight))
-    return Bm25Index.build(corpus, out_dir, Bm25Settings(title_weight=settings.title_weight))
-
-
 def _with_vectors(corpus: Corpus, out_dir: Path, settings: BuildSettings, report: Report, force: bool) -> RankedIndex:
     # Torch and FAISS, which a lexical index does without.
-    from mempo.retrieval.dense_build import prepare, prepare_file, put, refuse_inside
+    from mempo.retrieval.dense_build import prepare, prepare_file, refuse_inside
     from mempo.retrieval.embeddings import default_cache, forget_embeddings
     from mempo.retrieval.encoder import TransformersEncoder
     from mempo.retrieval.hybrid import HybridIndex, HybridSettings
@@ -96,7 +91,7 @@ def _with_vectors(corpus: Corpus, out_dir: Path, settings: BuildSettings, report
     else:
         prepared = prepare(corpus, encoder, cache, dense, report, force)
     if settings.kind == "dense":
-        built: RankedIndex = put(prepared, corpus, out_dir, encoder)
+        built: RankedIndex = prepared.put(corpus, out_dir, encoder)
     else:
         report("index words", 0, 1)
         halves = HybridSettings(lexical=settings.lexical, title_weight=settings.title_weight)

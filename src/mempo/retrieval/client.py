@@ -31,7 +31,7 @@ MAX_REPLY_BYTES = 256 << 20
 class HttpRetriever:
     """A Retriever that asks a server. Safe to use from threads; they share one pool of connections.
 
-    Connection errors, time-outs, replies that are no JSON and the statuses in `RETRIED_STATUSES` are tried again,
+    Connection errors, time-outs, replies that are not JSON and the statuses in `RETRIED_STATUSES` are tried again,
     `tries` times in all; every other failure, and the last of these, is an HttpError. The first wait is `backoff_s`,
     doubled each time, and shortened by a random part of it, at most half. A server that asks for a longer wait
     (Retry-After) gets it, up to 30 s.
@@ -51,21 +51,11 @@ class HttpRetriever:
         the look-up of the host to the end of the reply; `token`: sent as `Authorization: Bearer`, and taken out of
         whatever comes back; the rest as in ClientSettings.
 
-        Nothing is sent yet. Raises UserError when the url or a number cannot be used.
+        Nothing is sent yet. Raises UserError when the url cannot be used, ValueError for a number that cannot.
         """
-        if tries < 1 or timeout_s <= 0 or backoff_s < 0 or max_concurrent < 1:
-            raise UserError(
-                f"retrieval server: tries={tries} (at least 1), timeout_s={timeout_s} (above 0), "
-                f"backoff_s={backoff_s} (0 or more), max_concurrent={max_concurrent} (at least 1)"
-            )
         self.url = retrieval_address(url)
         self._retry = RetrySettings(tries=tries, backoff_s=backoff_s, max_backoff_s=30.0)
-        headers = {"content-type": "application/json", "accept": "application/json"}
-        if token is not None:
-            headers["authorization"] = f"Bearer {token}"
-        self._http = HttpClient(
-            "retrieval server", self.url, timeout_s, max_reply_bytes, max_concurrent, headers, secret=token
-        )
+        self._http = HttpClient("retrieval server", self.url, timeout_s, max_reply_bytes, max_concurrent, token=token)
 
     @classmethod
     def of(cls, url: str, settings: ClientSettings, tries: int = 1, token: str | None = None) -> HttpRetriever:

@@ -15,7 +15,7 @@ from mempo.retrieval import words
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.errors import IndexFolderError
 from mempo.retrieval.faiss_ready import check_file
-from mempo.retrieval.index_folder import Sidecar, read_sidecar
+from mempo.retrieval.index_folder import Sidecar, opened
 from mempo.retrieval.ranked import RankedIndex, Ranking
 
 if TYPE_CHECKING:
@@ -49,11 +49,7 @@ class DenseIndex(RankedIndex):
         All that can be checked without weights is checked before they load. Raises IndexFolderError: incomplete, of
         another kind, corpus, length or encoder; UserError when the encoder cannot be loaded.
         """
-        folder = Path(index_dir)
-        side = read_sidecar(folder)
-        side.refuse_unless(folder, kind=cls.KIND)
-        corpus = Corpus.load(folder) if corpus is None else corpus
-        side.refuse_unless(folder, corpus=corpus)
+        folder, side, corpus = opened(index_dir, cls.KIND, corpus)
         file = faiss_file(folder, side)
         index = faiss_index.read(file, memory)
         check_file(index, file, dimension=side.parameters.get("dimension"), documents=len(corpus))

@@ -17,9 +17,8 @@ from mempo.retrieval.dense import DenseIndex
 from mempo.retrieval.embeddings import embed_corpus
 from mempo.retrieval.encoder_folder import encoder_folder, weights_bytes
 from mempo.retrieval.faiss_ready import check_file, refuse_unless_fits
-from mempo.retrieval.index_folder import Sidecar, new_index_folder, refuse_out_dir, write_sidecar
+from mempo.retrieval.index_folder import Sidecar, put, write_sidecar
 from mempo.retrieval.memory_need import MemoryNeed, free_bytes
-from mempo.storage.atomic import one_writer
 
 if TYPE_CHECKING:
     from mempo.retrieval.encoder import Encoder
@@ -40,6 +39,15 @@ class Prepared:
     dimension: int
     parameters: Mapping[str, Any]
 
+    def put(self, corpus: Corpus, out_dir: Path, encoder: Encoder) -> DenseIndex:
+        """Writes the index into `out_dir` and loads it."""
+        return put(
+            corpus,
+            out_dir,
+            lambda folder: self.write(corpus, folder),
+            lambda folder: DenseIndex.load(folder, encoder=encoder),
+        )
+
     def write(self, corpus: Corpus, folder: Path) -> None:
         """The index and its sidecar into a folder that is there, without the corpus."""
         if self.index is not None:
@@ -55,56 +63,19 @@ class Prepared:
         write_sidecar(folder, Sidecar(DenseIndex.KIND, len(corpus), corpus.sha256, parameters))
 
 
-def build_dense(
+def prepare(
     corpus: Corpus,
-    out_dir: str | Path,
     encoder: Encoder,
     cache: Path,
-    settings: DenseSettings | None = None,
+    settings: DenseSettings,
     report: Report = lambda stage, done, total: None,
     force: bool = False,
-) -> DenseIndex:
-    """Encodes what `cache` does not hold yet, indexes it into `out_dir` and loads it.
-
-    Raises IndexFolderError as Bm25Index.build does, and UserError: a factory that makes no index, too few vectors to
-    train on, too little disk, or more memory than is free unless `force`.
-    """
-    refuse_out_dir(Path(out_dir))
-    prepared = prepare(corpus, encoder, cache, settings or DenseSettings(), report, force)
-    return put(prepared, corpus, Path(out_dir), encoder)
-
-
-def adopt_faiss(
-    corpus: Corpus,
-    out_dir: str | Path,
-    encoder: Encoder,
-    file: Path,
-    settings: DenseSettings | None = None,
-    force: bool = False,
-) -> DenseIndex:
-    """Takes a ready-made FAISS file of this corpus, which stays where it is.
-
-    Raises IndexFolderError when its dimension is not the encoder's, its length not the corpus's, its metric not known
-    here, or when its vectors are not those that the encoder makes of the passages (unless `force`).
-    """
-    refuse_out_dir(Path(out_dir))
-    refuse_inside(file, Path(out_dir))
-    prepared = prepare_file(corpus, encoder, file, settings or DenseSettings(), force)
-    return put(prepared, corpus, Path(out_dir), encoder)
-
-
-def put(prepared: Prepared, corpus: Corpus, out_dir: Path, encoder: Encoder) -> DenseIndex:
-    """Writes a prepared index into `out_dir` and loads it."""
-    with one_writer(out_dir):
-        with new_index_folder(out_dir, corpus) as folder:
-            prepared.write(corpus, folder)
-        return DenseIndex.load(out_dir, encoder=encoder)
-
-
-def prepare(
-    corpus: Corpus, encoder: Encoder, cache: Path, settings: DenseSettings, report: Report, force: bool = False
 ) -> Prepared:
-    """See build_dense; nothing is written but the vectors in the cache."""
+    """Encodes what `cache` does not hold yet, and indexes it; nothing is written but the vectors in the cache.
+
+    Raises UserError: a factory that makes no index, too few vectors to train on, too little disk, or more memory than
+    is free unless `force`.
+    """
     index = faiss_index.make(settings.factory, encoder.dimension, settings.metric)  # first: it may be refused
     rows = faiss_index.sample_rows(index, len(corpus), settings.train_sample)
     search = faiss_index.search_settings(index, settings.nprobe, settings.ef_search)
@@ -133,7 +104,11 @@ def prepare(
 def prepare_file(
     corpus: Corpus, encoder: Encoder, file: Path, settings: DenseSettings, force: bool = False
 ) -> Prepared:
-    """See adopt_faiss; nothing is written."""
+    """A ready-made FAISS file of this corpus, which stays where it is; nothing is written.
+
+    Raises IndexFolderError when its dimension is not the encoder's, its length not the corpus's, its metric not known
+    here, or when its vectors are not those that the encoder makes of the passages (unless `force`).
+    """
     index = faiss_index.read(file)
     check_file(index, file, dimension=encoder.dimension, documents=len(corpus))
     agreement = refuse_unless_fits(index, file, corpus, encoder, force)

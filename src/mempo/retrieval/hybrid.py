@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from mempo.errors import nearest
-from mempo.retrieval.bm25 import Bm25Index, Bm25Settings
+from mempo.retrieval.bm25 import Bm25Index
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.dense import DenseIndex, Memory
 from mempo.retrieval.errors import IndexFolderError
-from mempo.retrieval.index_folder import Sidecar, new_index_folder, read_sidecar, write_sidecar
+from mempo.retrieval.index_folder import Sidecar, opened, put, write_sidecar
 from mempo.retrieval.ranked import RankedIndex, Ranking
-from mempo.retrieval.tantivy import TantivyIndex, TantivySettings
-from mempo.storage.atomic import one_writer
+from mempo.retrieval.tantivy import TantivyIndex
 
 if TYPE_CHECKING:
     from mempo.retrieval.dense_build import Prepared
@@ -66,16 +65,16 @@ class HybridIndex(RankedIndex):
         settings: HybridSettings | None = None,
     ) -> HybridIndex:
         """Writes both indexes into `out_dir` and loads them; `prepared` comes from dense_build.py."""
-        settings = settings or HybridSettings()
-        out_dir = Path(out_dir)
-        with one_writer(out_dir):
-            with new_index_folder(out_dir, corpus) as folder:
-                (folder / LEXICAL_FOLDER).mkdir()
-                _write_lexical(corpus, folder / LEXICAL_FOLDER, settings)
-                (folder / DENSE_FOLDER).mkdir()
-                prepared.write(corpus, folder / DENSE_FOLDER)
-                write_sidecar(folder, Sidecar(cls.KIND, len(corpus), corpus.sha256, asdict(settings)))
-            return cls.load(out_dir, encoder=encoder)
+        chosen = settings or HybridSettings()
+
+        def write(folder: Path) -> None:
+            (folder / LEXICAL_FOLDER).mkdir()
+            LEXICAL[chosen.lexical].write(corpus, folder / LEXICAL_FOLDER, chosen.title_weight)
+            (folder / DENSE_FOLDER).mkdir()
+            prepared.write(corpus, folder / DENSE_FOLDER)
+            write_sidecar(folder, Sidecar(cls.KIND, len(corpus), corpus.sha256, asdict(chosen)))
+
+        return put(corpus, out_dir, write, lambda folder: cls.load(folder, encoder=encoder))
 
     @classmethod
     def load(
@@ -86,11 +85,7 @@ class HybridIndex(RankedIndex):
         memory: Memory = "map",
     ) -> HybridIndex:
         """See DenseIndex.load."""
-        folder = Path(index_dir)
-        side = read_sidecar(folder)
-        side.refuse_unless(folder, kind=cls.KIND)
-        corpus = Corpus.load(folder) if corpus is None else corpus
-        side.refuse_unless(folder, corpus=corpus)
+        folder, side, corpus = opened(index_dir, cls.KIND, corpus)
         try:
             settings = HybridSettings(**side.parameters)
         except TypeError as error:
@@ -107,10 +102,3 @@ class HybridIndex(RankedIndex):
         depth = max(top_k, self.settings.depth)
         both = zip(self.lexical.rank(queries, depth), self.dense.rank(queries, depth), strict=True)
         return [reciprocal_rank_fusion(rankings, self.settings.k)[:top_k] for rankings in both]
-
-
-def _write_lexical(corpus: Corpus, folder: Path, settings: HybridSettings) -> None:
-    if settings.lexical == "tantivy":
-        TantivyIndex.write(corpus, folder, TantivySettings(title_weight=settings.title_weight))
-    else:
-        Bm25Index.write(corpus, folder, Bm25Settings(title_weight=settings.title_weight))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mempo.errors import nearest
 from mempo.retrieval.bm25 import Bm25Index as Bm25Index
-from mempo.retrieval.bm25 import Bm25Settings as Bm25Settings
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.errors import IndexFolderError
 from mempo.retrieval.index_folder import Sidecar, read_sidecar

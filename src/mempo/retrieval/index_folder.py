@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from mempo.config.retrieval import BuildSettings
+from mempo.retrieval import words
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.corpus_files import refuse_short
 from mempo.retrieval.errors import IndexFolderError
+from mempo.storage.atomic import one_writer
 from mempo.storage.outputs import output_folder, refuse_others
 from mempo.storage.read_files import RECORD, DamagedFile, exists, read_json
 
@@ -25,6 +27,9 @@ _NAMES += ("bm25", "tantivy", "lexical", "dense", "vectors.faiss")
 """What lies in an index folder, whatever its kind."""
 FORMAT = 1
 _REMEDY = "build the index again with --force"
+T = TypeVar("T")
+LEXICAL = ("bm25", "tantivy")
+"""Kinds that keep the words of words.py."""
 
 
 class _Record(TypedDict):
@@ -46,12 +51,8 @@ class Sidecar:
     corpus_sha256: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
-    def refuse_unless(self, folder: Path, *, kind: str | None = None, corpus: Corpus | None = None) -> None:
-        """Raises IndexFolderError when the index is of another kind, or was made from another corpus."""
-        if kind is not None and self.kind != kind:
-            raise IndexFolderError(f"index {folder} is of kind {self.kind!r}, not {kind!r}; open it with open_index")
-        if corpus is None:
-            return
+    def refuse_other_corpus(self, folder: Path, corpus: Corpus) -> None:
+        """Raises IndexFolderError when the index was made from another corpus."""
         if self.documents != len(corpus):
             raise IndexFolderError(
                 f"index {folder} holds {self.documents} documents, its corpus {corpus.text_path} {len(corpus)}; "
@@ -93,6 +94,34 @@ def read_sidecar(folder: Path) -> Sidecar:
     return Sidecar(record["kind"], record["documents"], record["corpus_sha256"], record["parameters"])
 
 
+def opened(index_dir: str | Path, kind: str, corpus: Corpus | None) -> tuple[Path, Sidecar, Corpus]:
+    """The folder, what it says of itself, and its corpus; `corpus` when its text is elsewhere now.
+
+    Raises IndexFolderError when the index is of another kind, or was made from another corpus or with other words.
+    """
+    folder = Path(index_dir)
+    side = read_sidecar(folder)
+    if side.kind != kind:
+        raise IndexFolderError(f"index {folder} is of kind {side.kind!r}, not {kind!r}; open it with open_index")
+    if kind in LEXICAL:
+        words.refuse_other(side.parameters.get("tokeniser"), f"index {folder}")
+    corpus = Corpus.load(folder) if corpus is None else corpus
+    side.refuse_other_corpus(folder, corpus)
+    return folder, side, corpus
+
+
+def put(corpus: Corpus, out_dir: str | Path, write: Callable[[Path], None], load: Callable[[Path], T]) -> T:
+    """Writes an index into `out_dir`, which is replaced when the index is whole, and loads it.
+
+    Raises IndexFolderError when `out_dir` is something else than an index or an empty folder.
+    """
+    out_dir = Path(out_dir)
+    with one_writer(out_dir):  # until it is loaded: another builder would replace files between two reads
+        with new_index_folder(out_dir, corpus) as folder:
+            write(folder)
+        return load(out_dir)
+
+
 @contextmanager
 def new_index_folder(out_dir: Path, corpus: Corpus) -> Iterator[Path]:
     """Yields the folder to write an index into, the corpus's look-ups already there; files of others in `out_dir` stay
@@ -123,7 +152,7 @@ def refuse_other_index(out_dir: Path, settings: BuildSettings, corpus: Corpus | 
     if side.kind != settings.kind:
         raise IndexFolderError(f"{out_dir} holds an index of kind {side.kind}, not {settings.kind}; {instead}")
     if changed := _changed(out_dir, side, settings):
-        raise IndexFolderError(f"{out_dir} holds an index that was made otherwise ({'; '.join(changed)}); {instead}")
+        raise IndexFolderError(f"{out_dir} holds an index with other settings ({'; '.join(changed)}); {instead}")
     if corpus is not None and side.corpus_sha256 != corpus.sha256:
         raise IndexFolderError(
             f"{out_dir} holds an index of another corpus ({side.documents} documents, sha256 "

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +12,13 @@ from mempo.errors import UserError
 from mempo.retrieval import words
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.errors import CorpusError, IndexFolderError
-from mempo.retrieval.index_folder import Sidecar, new_index_folder, read_sidecar, write_sidecar
+from mempo.retrieval.index_folder import Sidecar, opened, put, write_sidecar
 from mempo.retrieval.ranked import RankedIndex, Ranking
-from mempo.storage.atomic import one_writer
 
 _FOLDER = "tantivy"
 _ANALYZER = "ready_words"
-_REPORT_EVERY = 5_000
+_HEAP_BYTES = 256_000_000
 _SHOWN_CHARS = 300
-
-
-@dataclass(frozen=True, slots=True)
-class TantivySettings:
-    """`title_weight`: what a word in the title counts against one in the text, >= 0; `heap_bytes`: of the builder."""
-
-    title_weight: float = 2.0
-    heap_bytes: int = 256_000_000
 
 
 class TantivyIndex(RankedIndex):
@@ -50,54 +40,40 @@ class TantivyIndex(RankedIndex):
         self._title_weight = title_weight
 
     @classmethod
-    def build(cls, corpus: Corpus, out_dir: str | Path, settings: TantivySettings | None = None) -> TantivyIndex:
+    def build(cls, corpus: Corpus, out_dir: str | Path, title_weight: float = 2.0) -> TantivyIndex:
         """As Bm25Index.build; UserError when the package is not installed."""
-        with one_writer(Path(out_dir)):
-            with new_index_folder(Path(out_dir), corpus) as folder:
-                cls.write(corpus, folder, settings)
-            return cls.load(out_dir)
+        return put(corpus, out_dir, lambda folder: cls.write(corpus, folder, title_weight), cls.load)
 
     @classmethod
-    def write(
-        cls,
-        corpus: Corpus,
-        folder: Path,
-        settings: TantivySettings | None = None,
-        progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> None:
-        """Writes the index and its sidecar into a folder that is there; `progress` is told documents done and all."""
-        settings = settings or TantivySettings()
+    def write(cls, corpus: Corpus, folder: Path, title_weight: float = 2.0) -> None:
+        """As Bm25Index.write."""
         tantivy = _tantivy()
         (folder / _FOLDER).mkdir()
         index = tantivy.Index(_schema(tantivy), path=str(folder / _FOLDER))
         _register(tantivy, index)
         # One thread: documents then lie in the order of the corpus.
-        writer = index.writer(heap_size=settings.heap_bytes, num_threads=1)
+        writer = index.writer(heap_size=_HEAP_BYTES, num_threads=1)
         any_word = False
         for place, document in enumerate(corpus):
             title, text = words.words(document.title), words.words(document.text)
             any_word = any_word or bool(text) or bool(title)
             writer.add_document(tantivy.Document(place=place, title=" ".join(title), text=" ".join(text)))
-            if place % _REPORT_EVERY == 0:
-                progress(place, len(corpus))
         if not any_word:
             raise CorpusError(f"corpus {corpus.text_path}: none of its {len(corpus)} documents has a word to index")
         writer.commit()
         writer.wait_merging_threads()
-        progress(len(corpus), len(corpus))
-        parameters = {**asdict(settings), "tokeniser": words.NAME, "tantivy": tantivy.__version__}
+        parameters: dict[str, Any] = {
+            "title_weight": title_weight,
+            "tokeniser": words.NAME,
+            "tantivy": tantivy.__version__,
+        }
         parameters["files"] = _sizes(folder / _FOLDER)
         write_sidecar(folder, Sidecar(cls.KIND, len(corpus), corpus.sha256, parameters))
 
     @classmethod
     def load(cls, index_dir: str | Path, corpus: Corpus | None = None) -> TantivyIndex:
         """As Bm25Index.load; UserError when the package is not installed."""
-        folder = Path(index_dir)
-        side = read_sidecar(folder)
-        side.refuse_unless(folder, kind=cls.KIND)
-        words.refuse_other(side.parameters.get("tokeniser"), f"index {folder}")
-        corpus = Corpus.load(folder) if corpus is None else corpus
-        side.refuse_unless(folder, corpus=corpus)
+        folder, side, corpus = opened(index_dir, cls.KIND, corpus)
         tantivy = _tantivy()
         with _readable(folder):
             _refuse_other_sizes(folder / _FOLDER, side.parameters.get("files", {}))

@@ -38,9 +38,10 @@ class Evidence:
 class NoteScore:
     """The reward of one note; `turn` is 0-based. `r` None: no signal, for `reason` (a `NoSignal`).
 
-    `p_mem`, `p_baseline`: what `r` is made of, None where there is no such number; `p_baseline` is P given the baseline's
-    context, whichever it is. `p_mem_raw`, `p_baseline_raw`: the same without any threshold or look ahead. `kept_*`: how
-    many of the `gold_tokens` passed the threshold. `p_ahead`: P with the tool results of the next turns.
+    `p_mem`, `p_baseline`: what `r` is made of, None where there is no such number; `p_baseline` is P given the
+    baseline's context, whichever it is. `p_mem_raw`, `p_baseline_raw`: the same without any threshold or look
+    ahead. `kept_*`: how many of the `gold_tokens` passed the threshold. `p_ahead`: P with the tool results of the next
+    turns.
     """
 
     turn: int
@@ -49,7 +50,7 @@ class NoteScore:
     r: float | None
     gold_tokens: int
     kept_mem: int
-    kept_full: int | None
+    kept_baseline: int | None
     p_mem_raw: float | None
     p_baseline_raw: float | None = None
     reason: str | None = None
@@ -82,7 +83,7 @@ def note_reward(evidence: Evidence, settings: MemorySettings, bar: float | None 
         r=_reward(p_mem, p_base, evidence, settings) if known and p_mem is not None else None,
         gold_tokens=len(evidence.mem),
         kept_mem=int(keep_mem.sum()),
-        kept_full=None if keep_base is None else int(keep_base.sum()),
+        kept_baseline=None if keep_base is None else int(keep_base.sum()),
         p_mem_raw=p(evidence.mem),
         p_baseline_raw=None if evidence.base is None else p(evidence.base),
         reason=None if known else NoSignal.EMPTY_CHOICE,

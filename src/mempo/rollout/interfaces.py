@@ -158,7 +158,7 @@ class Context(Protocol):
     def build(self, question_ids: Sequence[int], turns: Sequence[Turn], limit_tokens: int) -> BuiltContext: ...
 
 
-# --- environments --------------------------------------------------------------------------------------------------------
+# --- environments --------------------------------------------------------------------------------------------------
 
 
 class DocumentLike(Protocol):
@@ -208,6 +208,7 @@ class HasExpert(Protocol):
 
 @runtime_checkable
 class HasTexts(Protocol):
-    """An environment that shows more than its documents and questions say; the toy's tokenizer learns these texts too."""
+    """An environment that shows more than its documents and questions say; the toy's tokenizer learns these
+    texts too."""
 
     def texts(self) -> Sequence[str]: ...

@@ -45,7 +45,7 @@ def export(run: Path, out: Path) -> Path:
         UserError: the run has no policy or configuration, or `out` is taken.
     """
     if not exists(run / "config.yaml"):
-        raise UserError(f"{run} is no run folder (it has no config.yaml)")
+        raise UserError(f"{run} is not a run folder (it has no config.yaml)")
     if out.exists():
         raise UserError(f"{out} is there already; name another folder")
     config, model = resolve(str(run)).config, final_model(run)
@@ -65,10 +65,10 @@ def push(run: Path, name: str, work: Path, private: bool = True, api: HubApi | N
     """Export the run into `work` and upload it as `name`, which is made where it is not there.
 
     Raises:
-        UserError: as `export`; `name` is no name of the hub; the hub refused.
+        UserError: as `export`; `name` is not a name of the hub; the hub refused.
     """
     if not may_be_hub_name(name) or name.count("/") != 1:
-        raise UserError(f"{name!r} is no name on the hub; give OWNER/NAME")
+        raise UserError(f"{name!r} is not a name on the hub; give OWNER/NAME")
     folder = export(run, work / "policy")
     if api is None:
         from huggingface_hub import HfApi

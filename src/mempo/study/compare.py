@@ -55,8 +55,8 @@ class Row:
 @dataclass(frozen=True)
 class Section:
     """What came of one start. `questions`: how many the evaluations hold of each number of objectives, fewest and most.
-    `trained`: the numbers of objectives of RL, where an environment makes the questions. `single`: one run of each arm, so
-    nothing to take a mean of, and no pairs."""
+    `trained`: the numbers of objectives of RL, where an environment makes the questions. `single`: one run of each arm,
+    so nothing to take a mean of, and no pairs."""
 
     start: str
     unit: Unit

@@ -27,8 +27,8 @@ def shuffled(batch: AdvantageBatch) -> Pair:
 
 
 def other_question(batch: AdvantageBatch) -> Pair:
-    """`advantages=mempo.study.controls:other_question`: each note has the r of a note of the same turn of another question
-    of the step, where there is one; else it earns nothing."""
+    """`advantages=mempo.study.controls:other_question`: each note has the r of a note of the same turn of another
+    question of the step, where there is one; else it earns nothing."""
     by_turn: dict[int, dict[int, list[float]]] = {}
     for group, rewards in zip(batch.groups, batch.notes, strict=True):
         for turn, r in rewards.items():

@@ -8,8 +8,7 @@ from typing import Protocol
 from mempo.config.tools import AccessSettings
 from mempo.retrieval.document import Document
 from mempo.rollout.interfaces import ToolResult
-from mempo.tools.call import Calls
-from mempo.tools.retrying import bad_call
+from mempo.tools.call import Calls, bad_call
 
 _REMEMBERED = 2000
 MAX_URL_CHARS = 2000
@@ -39,5 +38,5 @@ class AccessTool:
 
     def _show(self, page: Document | None) -> ToolResult:
         if page is None:
-            return bad_call("error: no page has this url")
+            return bad_call("no page has this url")
         return ToolResult(passages=(f"{page.title}\n{page.text[: self._settings.max_page_chars]}",))

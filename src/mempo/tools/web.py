@@ -8,15 +8,15 @@ from typing import Protocol, runtime_checkable
 from mempo.config.base import is_import_path
 from mempo.config.tools import WebPageSettings
 from mempo.errors import ConfigError
+from mempo.http.addresses import Resolver
 from mempo.http.client import HttpClient
 from mempo.http.errors import HttpError
 from mempo.http.secrets import key_of
 from mempo.http.threads import wait_for
-from mempo.http.transport import Resolver
 from mempo.retrieval.document import Document
 from mempo.rollout.plugins import call_own, load_own
 from mempo.storage.jsonl import valid_text
-from mempo.tools.retrying import BadCall
+from mempo.tools.call import BadCall
 from mempo.tools.web_address import check_host, checked_url, public_addresses
 from mempo.tools.web_fetch import Fetcher
 from mempo.tools.web_text import document_of, require_extraction
@@ -66,14 +66,13 @@ class ApiReader:
     def __init__(self, settings: WebPageSettings, resolve: Resolver = public_addresses) -> None:
         self._settings = settings
         self._resolve = resolve
-        key = key_of(settings.key_variable)
         self._http = HttpClient(
             "page service",
             settings.endpoint,
             settings.timeout_s,
             settings.max_reply_bytes,
-            headers={"accept": "text/plain"} | ({"authorization": f"Bearer {key}"} if key else {}),
-            secret=key,
+            headers={"accept": "text/plain"},
+            token=key_of(settings.key_variable),
         )
 
     def read(self, url: str) -> Document | None:

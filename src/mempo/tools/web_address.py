@@ -14,11 +14,11 @@ import re
 import socket
 from collections.abc import Sequence
 
-import httpx
+from yarl import URL
 
+from mempo.http.addresses import RESOLVING, Resolver, system_addresses
 from mempo.http.errors import HttpError
-from mempo.http.transport import RESOLVING, Resolver, system_addresses
-from mempo.tools.retrying import BadCall
+from mempo.tools.call import BadCall
 
 CONTROL_HOST = "example.com"
 """Kept by the name service's own authority; it is only looked up."""
@@ -32,24 +32,24 @@ _DOCUMENTATION = ipaddress.ip_network("3fff::/20")  # not all versions of Python
 _ISATAP = (0x00005EFE, 0x02005EFE)
 _HOST = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*\.?", re.IGNORECASE)
 _MOST_HOST_CHARS = 254
-_PORTS = {"http": 80, "https": 443}
 
 
-def checked_url(url: str, ports: Sequence[int]) -> tuple[httpx.URL, int]:
+def checked_url(url: str, ports: Sequence[int]) -> tuple[URL, int]:
     """The url as it will be asked for, and its port. Raises BadCall: no web address, a password in it, another port."""
     try:
-        # Again as text, which is what is asked for; `host` reads names in punycode.
-        parsed = httpx.URL(str(httpx.URL(url).copy_with(fragment=None)))
-        host, port = parsed.host, parsed.port or _PORTS.get(parsed.scheme, 0)
-        if host and not _can_be_host(parsed.raw_host.decode("ascii")):
+        if not url.isprintable():  # what a parser would leave out
+            raise ValueError(url)
+        parsed = URL(url).with_fragment(None)
+        host, port = parsed.host, parsed.port or 0  # `host` reads names in punycode
+        if host and not _can_be_host(str(parsed.raw_host)):
             raise ValueError(host)
     except Exception:  # whatever a parser makes of it, it is what the policy wrote
         raise BadCall("this is no url") from None
-    if parsed.scheme not in _PORTS:
+    if parsed.scheme not in ("http", "https"):
         raise BadCall("a url begins with http:// or https://")
     if not host:
         raise BadCall("the url names no host")
-    if parsed.userinfo:
+    if parsed.user is not None or parsed.password is not None:
         raise BadCall("a url with a user name is not fetched")
     if port not in ports:
         raise BadCall(f"port {port} is not fetched from; allowed: {', '.join(map(str, ports))}")
@@ -79,10 +79,10 @@ def public_addresses(host: str, port: int) -> Sequence[str]:
     return addresses
 
 
-def check_host(url: httpx.URL, port: int, resolve: Resolver, timeout_s: float) -> None:
+def check_host(url: URL, port: int, resolve: Resolver, timeout_s: float) -> None:
     """For a service that fetches in our place. Raises BadCall as `resolve` does, and as `failed_site`."""
     try:
-        RESOLVING.submit(resolve, url.raw_host.decode("ascii"), port).result(timeout_s)
+        RESOLVING.submit(resolve, str(url.raw_host), port).result(timeout_s)
     except OSError:
         reason = "the name service does not answer"
         raise failed_site(HttpError("web page", "refused", str(url), reason), resolve, timeout_s) from None

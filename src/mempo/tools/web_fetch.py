@@ -6,15 +6,16 @@ import re
 import time
 from dataclasses import dataclass
 
+from yarl import URL
+
 from mempo.config.tools import WebPageSettings
-from mempo.http.client import HttpClient
+from mempo.http.addresses import Resolver
+from mempo.http.client import HttpClient, Reply
 from mempo.http.errors import RETRIED_STATUSES, HttpError
 from mempo.http.threads import wait_for
-from mempo.http.transport import Reply, Resolver
-from mempo.tools.retrying import BadCall
+from mempo.tools.call import BadCall
 from mempo.tools.web_address import checked_url, failed_site, public_addresses
 
-USER_AGENT = "mempo"
 CONTENT_TYPES = ("text/html", "application/xhtml+xml", "text/plain")
 """Pages of other types are refused."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -37,11 +38,7 @@ class Fetcher:
 
     def __init__(self, settings: WebPageSettings, resolve: Resolver = public_addresses) -> None:
         self._settings, self._resolve = settings, resolve
-        headers = {
-            "user-agent": USER_AGENT,
-            "accept": ", ".join(CONTENT_TYPES),
-            "accept-encoding": "gzip",
-        }
+        headers = {"accept": ", ".join(CONTENT_TYPES), "accept-encoding": "gzip"}
         # Many pages at once: how many is for the tool to say.
         self._http = HttpClient(
             "web page", "", settings.timeout_s, settings.max_reply_bytes, 1 << 20, headers, resolve=resolve
@@ -70,16 +67,16 @@ class Fetcher:
         """The page, or the address that it redirects to."""
         parsed, _ = checked_url(url, self._settings.ports)
         try:
-            reply = wait_for(self._http.send("GET", str(parsed), timeout_s=max(until - time.monotonic(), 0.001)))
+            reply = wait_for(self._http.send("GET", parsed, timeout_s=max(until - time.monotonic(), 0.001)))
         except HttpError as error:
             if "CERTIFICATE_VERIFY_FAILED" in error.reason:
                 raise BadCall("the site cannot prove that it is the one named") from None
             raise failed_site(error, self._resolve, self._settings.timeout_s) from None
         if reply.status in _REDIRECTS and "location" in reply.headers:
             try:
-                return str(parsed.join(reply.headers["location"]))
+                return str(parsed.join(URL(reply.headers["location"])))
             except Exception:  # whatever a parser makes of it
-                raise BadCall("the page redirects to what is no url") from None
+                raise BadCall("the page redirects to something that is not a url") from None
         return self._page(str(parsed), reply)
 
     def _page(self, url: str, reply: Reply) -> FetchedPage:

@@ -8,7 +8,7 @@ import logging
 from mempo.errors import UserError
 from mempo.retrieval.document import Document
 from mempo.storage.jsonl import valid_text
-from mempo.tools.retrying import BadCall
+from mempo.tools.call import BadCall
 from mempo.tools.web_fetch import FetchedPage
 
 

@@ -1,16 +1,16 @@
 """Demonstrations: a scripted expert, played as a `Sampler` through the agent loop and the real tools.
 
-An environment may bring an expert of its own (`HasExpert`). The one here follows the search plan that an environment or a row of a
-file puts into `Question.meta` (`queries` and `finds`, `[objectives][hops]`). What it knows it takes from the prompt it
-is given, like the policy: its last note and the tool results that the context still shows. So an expert without notes
-in a context that forgets cannot answer, and a note that dropped a fact costs the answer. `loss` drops newly found facts
-from the notes at random: demonstrations of good searching and of bad notes.
+An environment may bring an expert of its own (`HasExpert`). The one here follows the search plan that an environment
+or a row of a file puts into `Question.meta` (`queries` and `finds`, `[objectives][hops]`). What it knows it
+takes from the prompt it is given, like the policy: its last note and the tool results that the context still shows. So
+an expert without notes in a context that forgets cannot answer, and a note that dropped a fact costs the answer. `loss`
+drops newly found facts from the notes at random: demonstrations of good searching and of bad notes.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mempo.config.rollout import DecodingSettings
@@ -55,8 +55,8 @@ def plan_of(question: Question) -> Plan:
     if not has_plan(question):
         raise UserError(
             f"question {question.id} has no search plan, so the expert cannot play it; give its row steps or documents,"
-            " name rollouts of a stronger model (sft.rollouts), use an environment that gives plans (docs/data.md), or start "
-            "from a model that was fine-tuned already (sft.steps=0)"
+            " name rollouts of a stronger model (sft.rollouts), use an environment that gives plans (docs/data.md), or "
+            "start from a model that was fine-tuned already (sft.steps=0)"
         )
     nested = (tuple(map(tuple, meta.get(key, ()))) for key in ("queries", "finds", "actions"))
     queries, finds, actions = nested
@@ -182,8 +182,15 @@ class Demo:
     answers: tuple[str | None, ...]
 
 
-async def play(agent: Agent, jobs: Sequence[Job], settings: ExpertSettings, notes: bool = True) -> list[Demo]:
-    """Let the expert play every job; the noise of its notes is keyed like that of a policy."""
+async def play(
+    agent: Agent,
+    jobs: Sequence[Job],
+    settings: ExpertSettings,
+    notes: bool = True,
+    tell: Callable[[int], None] = lambda done: None,
+) -> list[Demo]:
+    """Let the expert play every job; the noise of its notes is keyed like that of a policy. `tell` hears how many are
+    done."""
     demos = []
     for job in jobs:
         rng = random.Random("\x1f".join(map(str, (*job.key, job.question.id, job.rollout))))
@@ -196,4 +203,5 @@ async def play(agent: Agent, jobs: Sequence[Job], settings: ExpertSettings, note
             for turn, allowed in zip(trajectory.turns, player.allowed, strict=True)
         )
         demos.append(Demo(job.question, trajectory, answers))
+        tell(len(demos))
     return demos

@@ -67,7 +67,7 @@ def collect(folder: Path, questions: Sequence[Question], agent: Agent) -> Collec
             that cannot be read, or no rollout that is right.
     """
     if not (folder / "agents.json").is_file():
-        raise UserError(f"sft.rollouts: {folder} is no folder of mempo eval (no agents.json)")
+        raise UserError(f"sft.rollouts: {folder} is not a folder of mempo eval (no agents.json)")
     file = _file_of(folder, agent.name)
     config = resolve(str(folder)).config
     tokenizer = _tokenizer_of(folder, config)

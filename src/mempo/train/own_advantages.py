@@ -96,8 +96,8 @@ def own_advantages(function: Callable[..., Any]) -> OwnAdvantages:
         shown = getattr(function, "__qualname__", repr(function))
         which = "both with one and with two arguments" if whole else "neither with one nor with two arguments"
         raise ConfigError(
-            f"advantages.function: {shown} can be called {which}; let it take exactly one, the AdvantageBatch of a step, "
-            "or exactly two, the scores and note rewards of a question"
+            f"advantages.function: {shown} can be called {which}; let it take exactly one, the AdvantageBatch of a "
+            "step, or exactly two, the scores and note rewards of a question"
         )
     return OwnAdvantages(function, per_question=by_question)
 

@@ -15,6 +15,7 @@ from rich.text import Text
 from mempo.config import Resolved
 from mempo.config.rollout import DecodingSettings
 from mempo.errors import UserError
+from mempo.progress import say
 from mempo.rollout.agent import Agent, Job, run_rollouts
 from mempo.rollout.interfaces import BuiltContext, Context, InteractiveEnvironment, Sampler
 from mempo.rollout.question import Question
@@ -42,12 +43,12 @@ def chat(resolved: Resolved, model_path: str | None, console: Console, show_cont
             data = load_data(config, Path(work), train_too=False)
             if isinstance(data.environment, InteractiveEnvironment):
                 raise UserError(
-                    f"the environment {data.environment.name} plays questions that it drew itself, so none can be typed; "
-                    "use mempo eval and mempo view"
+                    f"the environment {data.environment.name} plays questions that it drew itself, so none can be "
+                    "typed; use mempo eval and mempo view"
                 )
             agent = agents_of(config, specs_of(config)[:1], opened, data)[0]
             sampler, _ = opened.load()
-            console.print(f"agent {agent.name}; an empty line ends", style="dim", highlight=False, markup=False)
+            say(console, f"agent {agent.name}; an empty line ends", style="dim")
             settings = config.evaluate
             decoding = DecodingSettings(settings.temperature, settings.top_p, settings.top_k)
             answer_all(agent, sampler, decoding, config.seed, console, show_context, lambda: _typed(console))
@@ -73,7 +74,7 @@ def answer_all(
         try:
             played += asyncio.run(run_rollouts(watched, sampler, [job], decoding))
         except KeyboardInterrupt:
-            console.print("stopped; ask another, or end with an empty line", style="dim", highlight=False)
+            say(console, "stopped; ask another, or end with an empty line", style="dim")
             continue
         screen.end(played[-1])
     return played

@@ -79,7 +79,7 @@ def _chart(chart: Chart, runs: Sequence[ViewedFolder]) -> dict[str, Any]:
     series = []
     for number, folder in enumerate(runs):
         points = [(step, y) for step, y in (_point(chart, line) for line in folder.metrics()) if y is not None]
-        points = points[:: max(len(points) // MAX_POINTS, 1)]
+        points = points[:: -max(len(points) // MAX_POINTS, 1)][::-1]  # from the end: the newest is always there
         if points:
             series.append({"run": number, "x": [step for step, _ in points], "y": [y for _, y in points]})
     return {"title": chart.title, "about": chart.about, "low": chart.low, "high": chart.high, "series": series}

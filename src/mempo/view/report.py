@@ -18,6 +18,7 @@ from rich.console import Console
 from mempo import __version__
 from mempo.config.addresses import masked
 from mempo.errors import UserError
+from mempo.progress import say
 from mempo.storage.files import append_line, write_atomic
 from mempo.storage.read_files import exists
 from mempo.view.curves import curves
@@ -160,4 +161,4 @@ def _record(folder: Path, console: Console) -> None:
 
 
 def _not_written(name: str, error: Exception, console: Console) -> None:
-    console.print(f"note: {name} was not written ({error})", highlight=False, markup=False, soft_wrap=True)
+    say(console, f"note: {name} was not written ({error})")

@@ -11,6 +11,7 @@ import numpy as np
 from mempo.rollout.protocol import scan
 from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import GenerationStop, Observation, Trajectory, Turn
+from mempo.storage.former_names import note_today
 from mempo.view.rollouts import gold_answers, known, p_of
 from mempo.view.text import Piece, changes, marked, visible
 
@@ -64,11 +65,9 @@ def turn_views(
 ) -> list[TurnView]:
     """The turns of a rollout. `advantages` `{turn: [generated]}`."""
     gold = gold_answers(facts)
-    notes = [note for note in facts.get("notes") or () if isinstance(note, dict)]
+    notes = [note_today(note) for note in facts.get("notes") or () if isinstance(note, dict)]
     scored = {note["turn"]: note for note in notes if isinstance(note.get("turn"), int)}
     top = max((abs(a) for values in advantages.values() for a in values), default=0.0)
-    at = facts.get("advantage_at")
-    by_turn = at if isinstance(at, Mapping) else {}
     views: list[TurnView] = []
     last_note: str | None = None
     history = len(trajectory.question_ids)
@@ -99,7 +98,7 @@ def turn_views(
                 observation=tuple(_observed(turn, tokenizer, gold)),
                 tool_error=visible(turn.tool_error or ""),
                 tokens=tuple(_tokens(turn, advantages.get(turn.index, ()), top, tokenizer)),
-                numbers=tuple(_numbers(scored.get(turn.index), by_turn.get(str(turn.index)))),
+                numbers=tuple(_numbers(scored.get(turn.index), facts.get("advantage"))),
             )
         )
         last_note = note if note is not None else last_note

@@ -89,9 +89,9 @@ def test_a_rollout_whose_server_fails_is_counted_and_teaches_nothing(one_rank: V
     errors = [one_rank.measures("rl", step)["errors"] for step in (1, 2)]
     assert rollouts == [QUESTIONS * ROLLOUTS] * 2
     assert sum(errors) == 1.0
-    for trajectory, advantages in zip(local.trajectories, local.saved_advantages, strict=True):
+    for trajectory, by_turn in zip(local.trajectories, local.saved_advantages, strict=True):
         if trajectory.is_error:
-            assert not any(value for values in advantages.values() for value in values)
+            assert not any(value for values in by_turn.values() for value in values)
 
 
 def test_turn_counts_from_1_to_7_leave_optimizer_and_schedule_alone(one_rank: VerlRun, local: LocalStep) -> None:

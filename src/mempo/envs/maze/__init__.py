@@ -5,7 +5,8 @@
     tools = environment.episode(question)               # {"move": …}, with a place of its own in the maze
 
 `layout.py` grows shapes and splits them, `maze.py` gives them names, a start and a goal, `telling.py` puts them into
-text, `walk.py` is the tool of a rollout, `explorer.py` the expert, `environment.py` brings them together. No torch anywhere.
+text, `walk.py` is the tool of a rollout, `explorer.py` the expert, `environment.py` brings them together. No
+torch anywhere.
 """
 
 from mempo.envs.maze.environment import MazeEnvironment, MazeError, Probe, write

@@ -160,7 +160,8 @@ def write(
     lines of each. What is there already is treated as `mempo.storage.outputs` says.
 
     Raises:
-        MazeError: as `MazeEnvironment.questions`; UserError: files that may not be written over. Nothing is written then.
+        MazeError: as `MazeEnvironment.questions`; UserError: files that may not be written over. Nothing is written
+            then.
     """
     rows: dict[str, list[dict[str, Any]]] = {}
     for split, count in (("train", train), ("test", test)):

@@ -11,10 +11,11 @@ import hmac
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from types import MappingProxyType
 from typing import Any
 
+from cachetools import LRUCache
 from fastapi import FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
@@ -23,10 +24,18 @@ import mempo
 from mempo.config.retrieval import ServiceSettings
 from mempo.retrieval.document import Retriever
 from mempo.retrieval.server.batcher import Batcher, Busy
-from mempo.retrieval.server.cache import LruCache
-from mempo.retrieval.server.limits import RefusedRequest, over_limit
 from mempo.retrieval.server.metrics import CONTENT_TYPE, ServiceMetrics
-from mempo.retrieval.server.wire import Found, error_body, found, page, read_access, read_retrieve, result
+from mempo.retrieval.server.wire import (
+    Found,
+    RefusedRequest,
+    error_body,
+    found,
+    over_limit,
+    page,
+    read_access,
+    read_retrieve,
+    result,
+)
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -102,7 +111,8 @@ class _Service:
         self._about = dict(about)
         self._titles = titles
         self._metrics = ServiceMetrics()
-        self._cache: LruCache[Asked, Found] = LruCache(int(settings.cache_mib * (1 << 20)))
+        # Answers with the bytes that they and their queries take.
+        self._cache: LRUCache[Asked, tuple[Found, int]] = LRUCache(settings.cache_mib * (1 << 20), lambda kept: kept[1])
         limits = settings.max_batch_queries, settings.max_waiting_queries, settings.max_wait_s
         self._searches = Batcher[Asked, Found](self._search, *limits, seen=self._metrics.batches.observe)
         self._pages = Batcher[str, bytes](self._open, *limits)
@@ -116,7 +126,7 @@ class _Service:
     async def retrieve(self, request: Request) -> Response:
         asked = read_retrieve(await self._body(request), self._settings)
         keys = [(query, asked.top_k) for query in asked.queries]
-        answers = {key: self._cache.get(key) for key in keys}
+        answers = {key: kept[0] if (kept := self._cache.get(key)) else None for key in keys}
         missing = [key for key, answer in answers.items() if answer is None]
         self._metrics.queries.inc(len(keys))
         if missing:
@@ -125,7 +135,8 @@ class _Service:
             for key, answer in zip(missing, found_now, strict=True):
                 answers[key] = answer
                 size = 4 * len(key[0]) + len(answer.scored) + len(answer.plain) + _ENTRY_BYTES
-                self._cache.put(key, answer, size)
+                with suppress(ValueError):  # larger than the whole cache
+                    self._cache[key] = answer, size
         self._metrics.cached.inc(len(answers) - len(missing))
         lists = [answer for key in keys if (answer := answers[key]) is not None]
         return _json(200, result([each.scored if asked.return_scores else each.plain for each in lists]))
@@ -141,7 +152,7 @@ class _Service:
             "version": mempo.__version__,
             **self._about,
             "settings": self._settings.model_dump(mode="json"),
-            "cache": {"entries": len(self._cache), "bytes": self._cache.bytes},
+            "cache": {"entries": len(self._cache), "bytes": int(self._cache.currsize)},
         }
         return _json(200, json.dumps(facts).encode())
 

@@ -24,14 +24,14 @@ from mempo.retrieval.client import TOKEN, token_from_environment
 from mempo.retrieval.corpus import Corpus
 from mempo.retrieval.document import Retriever
 from mempo.retrieval.index import open_index
-from mempo.retrieval.index_folder import read_sidecar
+from mempo.retrieval.index_folder import LEXICAL, read_sidecar
 from mempo.retrieval.server.app import create_app
 from mempo.retrieval.server.guard import GuardedProtocol
 from mempo.retrieval.server.metrics import MULTIPROC_DIR
 from mempo.storage.jsonl import is_blank, parse_object
 
 _PLAN = "MEMPO_SERVE_PLAN"
-_LEXICAL, _LEXICAL_BATCH = ("bm25", "tantivy"), 8
+_LEXICAL_BATCH = 8
 
 
 def serve(
@@ -88,7 +88,7 @@ def planned_app() -> FastAPI:
 
 def for_index(settings: ServiceSettings, kind: str) -> ServiceSettings:
     """The settings with what they leave open chosen for a kind of index."""
-    if kind not in _LEXICAL or "max_batch_queries" in settings.model_fields_set:
+    if kind not in LEXICAL or "max_batch_queries" in settings.model_fields_set:
         return settings
     return settings.model_copy(update={"max_batch_queries": _LEXICAL_BATCH})
 
@@ -160,7 +160,7 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise UserError(f"host {host!r} is no address of this machine ({error})") from None
+        raise UserError(f"host {host!r} is not an address of this machine ({error})") from None
     with listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
