@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -21,7 +22,7 @@ class Time:
         return self.now
 
 
-def screen(terminal: bool = False, width: int = 80, **options: bool) -> Console:
+def screen(terminal: bool = False, width: int = 80, **options: Any) -> Console:
     return Console(file=io.StringIO(), force_terminal=terminal, width=width, legacy_windows=False, **options)
 
 

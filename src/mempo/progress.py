@@ -48,7 +48,7 @@ class Progress:
         self._bar: Bar | None = None
         if live:
             bar = Bar(BarColumn(12), _Line(self._status), console=console, refresh_per_second=4)
-            self._task, self._bar = bar.add_task(name, total=total, completed=done), bar
+            self._task, self._bar = bar.add_task(name, total=total, completed=done), bar  # pyright: ignore[reportArgumentType] - a float serves
 
     def step(self, done: float, note: str = "") -> None:
         """`done` of the total are done; `note`: the measures of the last, which stay until the next."""
