@@ -98,15 +98,14 @@ def load_policy(settings: ModelSettings, path: str | None = None, tokenizer: Tok
 
 
 def set_update_mode(policy: Policy, settings: ModelSettings) -> Policy:
-    """The same policy, its updates in the precision and with the checkpointing of `settings`, its decoding compiled or
-    not.
+    """The same policy, its updates in the precision and with the checkpointing of `settings`.
 
     Raises:
         UserError: a model whose layers cannot be checkpointed.
     """
     if settings.gradient_checkpointing:
         checkpointable_layers(policy.model)
-    policy.checkpointing, policy.compiled = settings.gradient_checkpointing, settings.compile
+    policy.checkpointing = settings.gradient_checkpointing
     policy.autocast = None if settings.autocast == "none" else getattr(torch, settings.autocast)
     return policy
 

@@ -41,6 +41,7 @@ from mempo.setup import (
     load_data,
     make_agent,
     make_sampler,
+    make_scoring,
     make_tools,
 )
 from mempo.storage.atomic import atomic_folder
@@ -118,7 +119,8 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
     if resume:
         _refuse_nothing_left(run, newest, old, resolved.config)
     config, began = resolved.config, time.monotonic()
-    own_advantages, score_of_user = advantage_function(config), custom_score(config)
+    advantage_function(config)  # refuses what it must before anything is made
+    score_of_user = custom_score(config)
     check_trackers(config)
     if config.cluster is not None and config.rl.steps:
         raise UserError(
@@ -208,12 +210,8 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
             sampler=setup.sampler,
             scorer=scorer,
             updater=Updater(policy, config.rl.optim, config.rl.loss, reference if anchored else None),
-            outcome=config.reward,
-            memory=config.memory,
-            advantages=config.advantages,
+            scoring=make_scoring(config, agent, policy.window),
             seed=config.seed if config.rl.seed is None else config.rl.seed,
-            custom_score=score_of_user,
-            own_advantages=own_advantages,
             reference=LocalScorer(reference) if reference else None,
         )
         if config.rl.memory_signal and config.rl.probe_check_questions and not in_rl:

@@ -104,8 +104,6 @@ def rollout_line(
             record["action_ids"] = sidecar.put(turn.action_ids, "<i4")
         if turn.observation is not None:
             record["observation"] = _parts(turn.observation, sidecar)
-        if turn.short_observation is not None:
-            record["short_observation"] = _parts(turn.short_observation, sidecar)
         if turn.tool_error is not None:
             record["tool_error"] = turn.tool_error
         if turn.index in values:
@@ -194,7 +192,6 @@ def trajectory_of(
                 note_ids=tuple(_at(ints, note_ids)) if note_ids else None,
                 action_ids=tuple(_at(ints, action_ids)) if action_ids else None,
                 observation=_observation(record.get("observation"), ints),
-                short_observation=_observation(record.get("short_observation"), ints),
                 tool_error=record.get("tool_error"),
                 temperature=record.get("temperature", 1.0),
             )
