@@ -296,10 +296,10 @@ def _metrics(
     if weight is not None:
         notes = [group.ungated for group in groups]
         kept = sum(len(by_turn) for group in groups for by_turn in group.memory)
-        counts["pool_fallbacks"] = float(sum(made.fallbacks for made in notes))
-        counts["silent_notes"] = float(sum(made.no_signal for made in notes))
-        counts["lost_notes"] = float(sum(made.lost for made in notes))
-        counts["gated_notes"] = float(sum(made.given for made in notes) - kept)
+        counts["pool_fallbacks"] = float(sum(one.fallbacks for one in notes))
+        counts["silent_notes"] = float(sum(one.no_signal for one in notes))
+        counts["lost_notes"] = float(sum(one.lost for one in notes))
+        counts["gated_notes"] = float(sum(one.given for one in notes) - kept)
     return {
         "advantages/outcome_abs": mean(map(abs, made.outcome)),
         "advantages/memory_abs": mean(abs(value) for by_turn in made.memory for value in by_turn.values()),
