@@ -80,7 +80,7 @@ def test_the_rate_follows_a_job_whose_steps_grow_longer() -> None:
     assert "9 s/step  0:07:30 left" in text_of(console).splitlines()[-1]
 
 
-def test_what_a_step_is_at_stands_in_the_place_of_the_last_measures() -> None:
+def test_a_line_says_what_a_step_is_at() -> None:
     console, clock = screen(), Time()
     with Progress(console, "rl", 4, "step", clock=clock) as progress:
         progress.part("rollouts 3/8, 5 in flight, 9 turns")
@@ -89,9 +89,12 @@ def test_what_a_step_is_at_stands_in_the_place_of_the_last_measures() -> None:
         progress.part("rollouts 4/8, 4 in flight, 12 turns")
         clock.now = 24
         progress.step(1, "em 0.5")
+        clock.now = 36
+        progress.part("scoring")
     assert text_of(console).splitlines() == [
         "rl 0/4  rollouts 4/8, 4 in flight, 12 turns",
         "rl 1/4  24 s/step  0:01:12 left  em 0.5",
+        "rl 1/4  24 s/step  0:01:00 left  em 0.5  scoring",
     ]
 
 

@@ -72,7 +72,10 @@ def as_written_then(saved: Mapping[str, Any]) -> dict[str, Any]:
     then = dict(_DEFAULTS_THEN)
     if isinstance(advantages := saved.get("advantages"), Mapping) and advantages.get("function"):
         del then["fade_batches"]  # an advantage function of the user's own leaves it nothing to do
-    return {**saved, "memory": {**then, **memory}}
+    made = {**saved, "memory": {**then, **memory}}
+    if isinstance(model := saved.get("model"), Mapping):  # compiled or not, a run has the same numbers
+        made["model"] = {key: value for key, value in model.items() if key != "compile"}
+    return made
 
 
 def with_names_of_today(layer: Mapping[str, Any]) -> dict[str, Any]:

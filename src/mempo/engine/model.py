@@ -155,7 +155,7 @@ def model_window(path: str) -> int | None:
 
 @torch.no_grad()
 def _has_plain_head(model: PreTrainedModel) -> bool:
-    """Some families scale or cap logits behind the head. They take the slow road: all logits, then a choice.
+    """Some families scale or cap logits behind the head. They compute all logits, and then choose, which is slower.
 
     A cap does nothing to small logits, such as those of a model that was just made, so the check makes them large.
     """

@@ -320,7 +320,7 @@ def _report(folder: EvalFolder, names: Sequence[str], config: Config, console: C
         reason = next((line["error"] for line in reversed(failed) if line.get("error")), "no message")
         count = f"all {len(lines)}" if len(failed) == len(lines) else f"{len(failed)} of {len(lines)}"
         raise UserError(
-            f"{count} rollouts failed for infrastructure reasons, the last with: {reason}; fix it and play them again "
+            f"{count} rollouts failed for infrastructure reasons, the last with: {reason}; fix it, then repeat them "
             "with --retry-errors"
         )
     return measures[entries[names[0]].label]
