@@ -63,6 +63,10 @@ RENAMED = {
 """By dotted key: what it is called now. The former name is still read."""
 
 
+_WITHOUT_EFFECT = (("model", "compile"), ("search", "short_passage_chars"), ("access", "short_page_chars"))
+"""Retired settings that change no number of a run without `prompt.short_results`: a run folder may have any value."""
+
+
 def as_written_then(saved: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a run folder, with the defaults of the release that wrote it where they were others."""
     saved = with_names_of_today(saved)
@@ -73,8 +77,9 @@ def as_written_then(saved: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(advantages := saved.get("advantages"), Mapping) and advantages.get("function"):
         del then["fade_batches"]  # an advantage function of the user's own leaves it nothing to do
     made = {**saved, "memory": {**then, **memory}}
-    if isinstance(model := saved.get("model"), Mapping):  # compiled or not, a run has the same numbers
-        made["model"] = {key: value for key, value in model.items() if key != "compile"}
+    for section, gone in _WITHOUT_EFFECT:
+        if isinstance(found := saved.get(section), Mapping):
+            made[section] = {key: value for key, value in found.items() if key != gone}
     return made
 
 

@@ -22,7 +22,7 @@ from mempo.rewards.rollout_metrics import mean
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Row, Trajectory, Turn
 from mempo.train.fading import fade
-from mempo.train.pools import NoteRewards, against, finite, memory_advantages
+from mempo.train.pools import MemoryAdvantages, NoteRewards, against, finite, memory_advantages
 
 # --- what goes in, what comes out ----------------------------------------------------------------------------------
 
@@ -155,16 +155,13 @@ def refuse_two_questions(trajectories: Sequence[Trajectory], places: Sequence[in
 
 @dataclass(frozen=True)
 class GroupAdvantages:
-    """Of the rollouts of one question: `outcome` `[rollouts]`, `memory` `[rollouts]{turn: A}`. Counts of notes:
-    `fallbacks`, `no_signal` and `lost` as in `MemoryAdvantages`, `gated`: kept back by the gate."""
+    """Of the rollouts of one question: `outcome` `[rollouts]`, and `memory` `[rollouts]{turn: A}`, which is what the
+    gate leaves of `ungated`."""
 
     outcome: list[float]
     memory: list[dict[int, float]]
     zero_spread: bool
-    fallbacks: int = 0
-    no_signal: int = 0
-    lost: int = 0
-    gated: int = 0
+    ungated: MemoryAdvantages
 
 
 def group_advantages(
@@ -196,15 +193,7 @@ def group_advantages(
         "when_not_negative": [advantage >= 0 for advantage in outcome],
     }[memory.gate]
     kept = [by_turn if is_open else {} for by_turn, is_open in zip(made.by_rollout, opened, strict=True)]
-    return GroupAdvantages(
-        outcome=outcome,
-        memory=kept,
-        zero_spread=zero_spread,
-        fallbacks=made.fallbacks,
-        no_signal=made.no_signal,
-        lost=made.lost,
-        gated=made.given - sum(map(len, kept)),
-    )
+    return GroupAdvantages(outcome, kept, zero_spread, made)
 
 
 def outcome_advantages(scores: Sequence[float], settings: AdvantageSettings) -> list[float]:
@@ -303,7 +292,14 @@ def _metrics(
         not any(made.outcome[i] for i in group) and any(a for i in group for a in made.memory[i].values())
         for group in batch.members
     ]
-    formulas = weight is not None
+    counts: dict[str, float | None] = dict.fromkeys(("pool_fallbacks", "silent_notes", "lost_notes", "gated_notes"))
+    if weight is not None:
+        notes = [group.ungated for group in groups]
+        kept = sum(len(by_turn) for group in groups for by_turn in group.memory)
+        counts["pool_fallbacks"] = float(sum(one.fallbacks for one in notes))
+        counts["silent_notes"] = float(sum(one.no_signal for one in notes))
+        counts["lost_notes"] = float(sum(one.lost for one in notes))
+        counts["gated_notes"] = float(sum(one.given for one in notes) - kept)
     return {
         "advantages/outcome_abs": mean(map(abs, made.outcome)),
         "advantages/memory_abs": mean(abs(value) for by_turn in made.memory for value in by_turn.values()),
@@ -312,8 +308,5 @@ def _metrics(
         "advantages/zero_spread_groups": mean(float(group.zero_spread) for group in groups),
         "advantages/lone_groups": float(sum(len(group.outcome) == 1 for group in groups)),
         "advantages/memory_weight": weight,
-        "advantages/pool_fallbacks": float(sum(group.fallbacks for group in groups)) if formulas else None,
-        "advantages/silent_notes": float(sum(group.no_signal for group in groups)) if formulas else None,
-        "advantages/lost_notes": float(sum(group.lost for group in groups)) if formulas else None,
-        "advantages/gated_notes": float(sum(group.gated for group in groups)) if formulas else None,
+        **{f"advantages/{name}": value for name, value in counts.items()},
     }
