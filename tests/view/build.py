@@ -76,7 +76,7 @@ def facts(**more: Any) -> dict[str, Any]:
     ]
     made = {"question": QUESTION, "gold": GOLD, "score": 1.0, "em": 1.0, "is_error": False, "violations": {}}
     made |= {"num_turns": 3, "tool_errors": 0, "actions": {"search": 2, "answer": 1}, "note_tokens": [9, 15]}
-    return {**made, "notes": notes, "advantage": 0.5, "advantage_at": {"0": 0.5, "1": 0.5, "2": 0.5}, **more}
+    return {**made, "notes": notes, "advantage": 0.5, **more}
 
 
 def make_run(
