@@ -27,7 +27,7 @@ from mempo.engine.update import Updater
 from mempo.engine.vllm import require_vllm
 from mempo.errors import UserError
 from mempo.evaluate.report import ByObjectives, evaluation_table
-from mempo.evaluate.runner import EvalResult, EvalSetup, evaluate, greedy_note
+from mempo.evaluate.runner import EvalSetup, evaluate, greedy_note
 from mempo.rollout.render import Renderer, prompt_probe
 from mempo.rollout.tokenizer import Tokenizer
 from mempo.run.prompt_date import with_saved_date, with_todays_date
@@ -353,13 +353,10 @@ def _evaluated(
         return {int(k): v for k, v in read_json(file, _EVALUATION, remedy).items()} if exists(file) else {}
     if not data.test:
         return {}
-    result = evaluate(setup, data.test, config.evaluate, run.path / "rollouts" / f"evaluation-{name}.jsonl")
-    _save(file, result)
-    return result.by_objectives()
-
-
-def _save(file: Path, result: EvalResult) -> None:
-    write_atomic(file, json.dumps(result.by_objectives(), indent=1) + "\n")
+    rollouts = run.path / "rollouts" / f"evaluation-{name}.jsonl"
+    found = evaluate(setup, data.test, config.evaluate, rollouts).by_objectives()
+    write_atomic(file, json.dumps(found, indent=1) + "\n")
+    return found
 
 
 def _print_table(results: Sequence[tuple[str, ByObjectives]], config: Config, console: Console) -> None:

@@ -12,7 +12,7 @@ from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import Observation, Trajectory, Turn
 from mempo.rollout.turn_text import note_text, thoughts
 from mempo.storage.former_names import note_today
-from mempo.view.rollouts import gold_answers, known, p_of
+from mempo.view.rollouts import RolloutFile, gold_answers, known, p_of
 from mempo.view.text import Piece, changes, marked, visible
 
 _LOGPROB_STEPS = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
@@ -58,6 +58,13 @@ class TurnView:
     tokens: tuple[TokenView, ...]
     numbers: tuple[tuple[str, str, str], ...]
     """`(name, value, what it is)`."""
+
+
+def turns_of(file: RolloutFile, number: int, tokenizer: Tokenizer) -> tuple[dict[str, Any], list[TurnView]]:
+    """The line of a rollout, and its turns. Raises LookupError: there is no such line."""
+    facts = file.facts(number)
+    trajectory, advantages = file.trajectory(facts, tokenizer)
+    return facts, turn_views(trajectory, facts, advantages, tokenizer)
 
 
 def turn_views(
