@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """Bad input, stated as the fact, the numbers and the remedy."""
+    """Something that the user can fix. The message says the fact, the numbers and the remedy."""
 
 
 class ConfigError(UserError):
-    """A configuration that cannot be run as it stands."""
+    """A configuration that cannot be run as it is."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -189,6 +189,22 @@ def test_a_server_that_fails_is_no_wrong_answer(cli: Cli, model: Path, config: P
     assert (table["react"]["1"]["em"], table["react"]["1"]["errors"], table["react"]["1"]["rollouts"]) == (1.0, 0.0, 4)
 
 
+def test_a_table_of_a_few_that_did_not_fail_is_no_success(cli: Cli, model: Path, config: Path, served: Stub) -> None:
+    served.say = lambda prompt: RIGHT
+    served.fault = lambda number: reply({"error": "the index is rebuilt"}, 503) if number > 7 and number % 10 else None
+    command = ("eval", "--server", served.url, "--tokenizer", model, "--config", config, "--agents", "react")
+    options = ("--out", "out", "server.retry.tries=1", "evaluate.max_in_flight=1", "--samples", "5")
+    code, said = cli(*command, *options)
+    assert code == 2, said
+    assert "18 of 20 rollouts failed for infrastructure reasons, the last with: model server" in said
+    assert "the index is rebuilt" in said
+    [table] = json.loads(Path("out/evaluation.json").read_text("utf-8"))["react"].values()
+    assert (table["em"], table["errors"]) == (1.0, 18), "they are no wrong answers"
+    served.fault = lambda number: None
+    code, said = cli(*command, *options, "--retry-errors")
+    assert code == 0, said
+
+
 def test_a_server_that_is_given_up_leaves_its_counts(cli: Cli, model: Path, config: Path, served: Stub) -> None:
     probes = 12
     served.fault = lambda number: reply({"error": "busy"}, 429) if number > probes else None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from mempo.config.server import ServerSettings
@@ -11,87 +13,131 @@ from mempo.config.tools import RetrySettings, WebPageSettings, WebSearchSettings
 from mempo.engine.server.capabilities import Capabilities
 from mempo.engine.server.client import OpenAIClient
 from mempo.engine.server.sampler import OpenAISampler
+from mempo.errors import UserError
 from mempo.evaluate.llm_judge import Asked, Judge, JudgeSettings
 from mempo.retrieval.client import HttpRetriever, token_from_environment
-from mempo.rollout.interfaces import SamplerError, SamplingParams, ToolResult
+from mempo.rollout.interfaces import SamplerError, SamplingParams, Tool
 from mempo.tools.access import AccessSettings, AccessTool
 from mempo.tools.search import SearchSettings, SearchTool
 from mempo.tools.web import ApiReader, DirectReader, WebPages
 from mempo.tools.web_search import SerperProvider, WebSearch
 from tests.tiny import make_tokenizer
 
-ONCE = RetrySettings(tries=1, backoff_s=0)
 KEYS = ("MEMPO_RETRIEVAL_TOKEN", "OPENAI_API_KEY", "SERPER_API_KEY", "JINA_API_KEY")
 """The environment variables that the clients read."""
 
 TOKENIZER = make_tokenizer()
 
 
-def told(result: ToolResult) -> str:
-    return repr((result.passages, result.notice, result.short))
+@dataclass(frozen=True)
+class Told:
+    """`good`: whether it was a reply, and not a failure; `text`: all that the client was told."""
+
+    good: bool
+    text: str
 
 
-def search(url: str, timeout_s: float) -> str:
+Ask = Callable[[], Told]
+
+
+def trying(tries: int) -> RetrySettings:
+    return RetrySettings(tries=tries, backoff_s=0)
+
+
+ONCE = trying(1)
+
+
+def asks(tool: Tool, argument: str = "http://site.test/{n}") -> Ask:
+    """Something else each time: what was found is remembered."""
+    numbers = itertools.count()
+
+    def ask() -> Told:
+        result = asyncio.run(tool.call(argument.format(n=next(numbers))))
+        return Told(result.error is None, repr((result.passages, result.notice)))
+
+    return ask
+
+
+def search(url: str, timeout_s: float, tries: int = 1) -> Ask:
     retriever = HttpRetriever(url, timeout_s, tries=1, token=token_from_environment())
-    return told(asyncio.run(SearchTool(retriever, SearchSettings(retry=ONCE)).call("q")))
+    return asks(SearchTool(retriever, SearchSettings(retry=trying(tries))))
 
 
-def access(url: str, timeout_s: float) -> str:
+def access(url: str, timeout_s: float, tries: int = 1) -> Ask:
     retriever = HttpRetriever(url, timeout_s, tries=1, token=token_from_environment())
-    return told(asyncio.run(AccessTool(retriever, AccessSettings(retry=ONCE)).call("http://a/")))
+    return asks(AccessTool(retriever, AccessSettings(retry=trying(tries))))
 
 
-def web_search(url: str, timeout_s: float) -> str:
+def web_search(url: str, timeout_s: float, tries: int = 1) -> Ask:
     provider = SerperProvider(WebSearchSettings(endpoint=f"{url}/search", timeout_s=timeout_s))
-    return told(asyncio.run(SearchTool(WebSearch(provider), SearchSettings(retry=ONCE)).call("q")))
+    return asks(SearchTool(WebSearch(provider), SearchSettings(retry=trying(tries))))
 
 
-def page_service(url: str, timeout_s: float) -> str:
+def page_service(url: str, timeout_s: float, tries: int = 1) -> Ask:
     settings = WebPageSettings(endpoint=f"{url}/read/", timeout_s=timeout_s, reader="api")
     reader = ApiReader(settings, lambda host, port: ["93.184.216.34"])
-    return told(asyncio.run(AccessTool(WebPages(reader), AccessSettings(retry=ONCE)).call("http://site.test/")))
+    return asks(AccessTool(WebPages(reader), AccessSettings(retry=trying(tries))))
 
 
-def web_page(url: str, timeout_s: float) -> str:
+def web_page(url: str, timeout_s: float, tries: int = 1) -> Ask:
     port = int(url.rsplit(":", 1)[1])
     reader = DirectReader(WebPageSettings(timeout_s=timeout_s, ports=(port,)), lambda host, port: ["127.0.0.1"])
     page = url.replace("127.0.0.1", "site.test")
-    return told(asyncio.run(AccessTool(WebPages(reader), AccessSettings(retry=ONCE)).call(page)))
+    return asks(AccessTool(WebPages(reader), AccessSettings(retry=trying(tries))), f"{page}/{{n}}")
 
 
-def server(url: str, timeout_s: float) -> OpenAIClient:
-    return OpenAIClient(ServerSettings(url=url, timeout_s=timeout_s, retry=ONCE))
+def server(url: str, timeout_s: float, tries: int = 1) -> OpenAIClient:
+    return OpenAIClient(ServerSettings(url=url, timeout_s=timeout_s, retry=trying(tries)))
 
 
-def model_server(url: str, timeout_s: float, **can: Any) -> str:
-    client = server(url, timeout_s)
+def model_server(url: str, timeout_s: float, tries: int = 1, **can: Any) -> Ask:
+    client = server(url, timeout_s, tries)
     sampler = OpenAISampler(client, TOKENIZER, Capabilities(client.base, "m", **{"api": "completions", **can}))
-    try:
-        return TOKENIZER.decode(asyncio.run(sampler.generate((5, 6), SamplingParams(400))).ids)
-    except SamplerError as error:
-        return str(error)
+
+    def ask() -> Told:
+        try:
+            return Told(True, TOKENIZER.decode(asyncio.run(sampler.generate((5, 6), SamplingParams(400))).ids))
+        except SamplerError as error:
+            return Told(False, str(error))
+
+    return ask
 
 
-def model_server_with_ids(url: str, timeout_s: float) -> str:
-    return model_server(url, timeout_s, returns_ids=True)
+def model_server_with_ids(url: str, timeout_s: float, tries: int = 1) -> Ask:
+    return model_server(url, timeout_s, tries, returns_ids=True)
 
 
-def judge(url: str, timeout_s: float) -> str:
-    client = server(url, timeout_s)
-    settings = JudgeSettings(server=client.settings)
-    [found] = Judge(client, Capabilities(client.base, "m", "chat"), settings).judge([Asked("q", "Paris", "Rome")])
-    return found.reason
+def judge(url: str, timeout_s: float, tries: int = 1) -> Ask:
+    client = server(url, timeout_s, tries)
+    judging = Judge(client, Capabilities(client.base, "m", "chat"), JudgeSettings(server=client.settings))
+
+    def ask() -> Told:
+        [found] = judging.judge([Asked("q", "Paris", "Rome")])
+        return Told(found.verdict is not None, f"{found.verdict} {found.reason}")
+
+    return ask
 
 
-def probe(url: str, timeout_s: float) -> str:
+def probe(url: str, timeout_s: float, tries: int = 1) -> Ask:
     """Asked by a plain function."""
-    try:
-        return server(url, timeout_s).get_now("/models", str)
-    except Exception as error:
-        return str(error)
+    client = server(url, timeout_s, tries)
+
+    def read(reply: dict[str, Any]) -> str:
+        try:
+            return reply["data"][0]["id"]
+        except (KeyError, TypeError, IndexError) as error:
+            raise ValueError("no models") from error
+
+    def ask() -> Told:
+        try:
+            return Told(True, client.get_now("/models", read))
+        except UserError as error:
+            return Told(False, str(error))
+
+    return ask
 
 
-CLIENTS: dict[str, Callable[[str, float], str]] = {
+CLIENTS: dict[str, Callable[..., Ask]] = {
     "search": search,
     "access": access,
     "web_search": web_search,
@@ -102,3 +148,6 @@ CLIENTS: dict[str, Callable[[str, float], str]] = {
     "judge": judge,
     "probe": probe,
 }
+"""`CLIENTS[name](url, timeout_s, tries)` opens one."""
+READ_TEXT = frozenset({"page_service", "web_page"})
+"""Those to whom any text is a reply."""

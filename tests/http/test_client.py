@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +17,7 @@ from mempo.errors import UserError
 from mempo.http.errors import HttpError
 from mempo.http.retry import pause_s, retry_after_s
 from mempo.http.secrets import HIDDEN
-from tests.evaluate.openai_stub import Hanging, Stub, broken_off, raw, reply, stub_server
+from tests.evaluate.openai_stub import Stub, broken_off, raw, reply, stub_server
 from tests.tiny import make_tokenizer
 
 TOKENIZER = make_tokenizer()
@@ -74,7 +73,7 @@ def test_what_may_mend_itself_is_asked_again(stub: Stub, fault: Callable[[], Res
     [
         (lambda: reply({"error": "too long"}, 400), "status", r"HTTP 400.*status 400.*too long", 1),
         (lambda: reply({"choices": []}), "schema", r"no text.*status 200.*choices", 1),
-        (lambda: reply([1]), "schema", "no JSON object", 1),
+        (lambda: reply([1]), "schema", "not a JSON object", 1),
         (lambda: raw(b"x" * 500), "not_json", r"not JSON \(try 3\).*x{200}\]$", 3),
         (lambda: raw(b""), "not_json", "empty body", 3),
         (lambda: reply({"e": 1}, 502), "status", r"HTTP 502 \(try 3\)", 3),
@@ -90,25 +89,6 @@ def test_a_failure_for_good_says_what_and_where(
     with pytest.raises(HttpError, match=f"model server {stub.url}/v1/completions: .*{says}") as caught:
         ask(stub)
     assert (caught.value.kind, len(stub.bodies)) == (kind, requests)
-
-
-def test_a_server_that_hangs_is_given_up(stub: Stub) -> None:
-    released = threading.Event()
-    stub.fault = lambda number: Hanging(released)
-    try:
-        with pytest.raises(HttpError, match=r"no whole reply within 0\.05 s \(try 2\)") as caught:
-            ask(stub, timeout_s=0.05, retry=RetrySettings(tries=2, backoff_s=0))
-    finally:
-        released.set()
-    assert caught.value.kind == "timeout"
-
-
-def test_nobody_listens() -> None:
-    with (
-        OpenAIClient(settings("http://127.0.0.1:9", retry=RetrySettings(tries=1))) as client,
-        pytest.raises(HttpError, match="is it running"),
-    ):
-        client.post_now("/completions", BODY, text_of)
 
 
 def test_a_reply_that_never_ends_is_broken_off(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,7 @@ def test_no_client_lets_its_secret_come_back(
     caplog.set_level(logging.DEBUG)
     with echoing(status, WAYS[way]) as url:
         try:
-            found = CLIENTS[client](url, 5.0)
+            found = CLIENTS[client](url, 5.0)().text
         except Exception as error:  # a refused key ends a run with an error
             found = f"{error!r} {error} {error.__cause__!r}"
     assert_clean(found)
@@ -113,7 +113,7 @@ def test_no_client_lets_its_secret_come_back(
 
 def test_escapes_of_json_hide_nothing() -> None:
     with echoing(200, WAYS["plain"], escape_slashes=True) as url:
-        found = CLIENTS["search"](url, 5.0)
+        found = CLIENTS["search"](url, 5.0)().text
     assert_clean(found)
     assert HIDDEN in found
 

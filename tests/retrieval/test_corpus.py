@@ -93,9 +93,9 @@ def test_access_by_position_id_and_url(tmp_path: Path) -> None:
         (b"\n \n", "holds no documents"),
         (
             b'{"id": "x", "text": "a"}\n\n{"text": "b"}\n{"id": "x", "text": "c"}',
-            "id 'x' stands on line 1 and on line 4",
+            "id 'x' is on line 1 and on line 4",
         ),
-        (b'{"text": "a"}\n{"id": 0, "text": "b"}\n', "id '0' stands on line 1 and on line 2"),
+        (b'{"text": "a"}\n{"id": 0, "text": "b"}\n', "id '0' is on line 1 and on line 2"),
     ],
 )
 def test_broken_files(tmp_path: Path, content: bytes, said: str) -> None:
@@ -187,6 +187,24 @@ def test_another_folder_than_was_written(tmp_path: Path, damage: Callable[[Path]
         Corpus.load(tmp_path / "c")
 
 
+@pytest.mark.parametrize("renames", range(5))
+def test_a_text_of_ours_never_stands_alone(tmp_path: Path, renames: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run refuses to write over a corpus.jsonl without look-ups, which is somebody else's."""
+    replace, left = os.replace, iter(range(renames))
+
+    def dying(source: Path, target: Path) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        patch.setattr("mempo.storage.atomic.os.replace", dying)
+        Corpus.from_documents([Document("a", "", "x")], tmp_path / "c")
+        raise KeyboardInterrupt
+    assert not (tmp_path / "c/corpus.jsonl").exists() or (tmp_path / "c/corpus.json").exists()
+    assert len(Corpus.from_documents([Document("a", "", "x"), Document("b", "", "y")], tmp_path / "c")) == 2
+
+
 def test_from_documents(tmp_path: Path) -> None:
     documents = [
         Document("a", 'T "q"', "line\nline\u2028", "http://x"),
@@ -199,7 +217,7 @@ def test_from_documents(tmp_path: Path) -> None:
     assert corpus.by_url("http://x") == documents[0]
     assert Corpus.open(tmp_path).sha256 == corpus.sha256
     assert Corpus.open(tmp_path / "corpus.jsonl").sha256 == corpus.sha256
-    with pytest.raises(CorpusError, match="id 'a' stands on line 1 and on line 2"):
+    with pytest.raises(CorpusError, match="id 'a' is on line 1 and on line 2"):
         Corpus.from_documents([documents[0], documents[0]], tmp_path)
     with pytest.raises(CorpusError, match="no documents"):
         Corpus.from_documents([], tmp_path)
@@ -276,7 +294,7 @@ def test_a_parquet_corpus(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("id\ttext\n1\ta\n2\n", "line 3: it has 1 columns, the table 2"),
-        ('id\ttext\n1\t"a\nb"\n1\tc\n', "id '1' stands on line 2 and on line 4"),
+        ('id\ttext\n1\t"a\nb"\n1\tc\n', "id '1' is on line 2 and on line 4"),
         ("id\ttext\n", "holds no documents"),
         ("title\tlabel\na\tb\n", "line 1: not JSON"),
     ],

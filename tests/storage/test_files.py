@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import mempo.storage.atomic
 from mempo.storage.atomic import atomic_folder, remove_atomic
 from mempo.storage.files import append_line, dump_line, read_lines, write_atomic
 
@@ -35,31 +36,40 @@ def die_while_filling(final: Path, name: str) -> None:
 # --- folders -------------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_gets_its_name_when_it_is_whole(tmp_path: Path) -> None:
-    with atomic_folder(tmp_path / "made") as folder:
-        (folder / "a").write_text("a")
-        assert not (tmp_path / "made").exists()
+def test_a_folder_gets_its_name_when_it_is_whole_and_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        with atomic_folder(tmp_path / "made") as folder:
+            (folder / name).write_text(name)
+            assert (tmp_path / "made").exists() == (name == "new")
     assert names(tmp_path) == {"made"}
-    assert names(tmp_path / "made") == {"a"}
+    assert names(tmp_path / "made") == {"new"}
 
 
-def test_a_writer_that_dies_leaves_nothing(tmp_path: Path) -> None:
+def test_a_writer_that_dies_leaves_what_was_there_before(tmp_path: Path) -> None:
     die_while_filling(tmp_path / "made", "a")
     assert names(tmp_path) == set()
-
-
-def test_a_writer_that_dies_leaves_the_folder_before_it(tmp_path: Path) -> None:
     with atomic_folder(tmp_path / "made") as folder:
         (folder / "old").write_text("old")
     die_while_filling(tmp_path / "made", "new")
     assert names(tmp_path / "made") == {"old"}
 
 
-def test_a_second_folder_replaces_the_first(tmp_path: Path) -> None:
-    for name in ("old", "new"):
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_a_second_folder_replaces_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
+) -> None:
+    """In one step, where the system can: no kill finds the name gone."""
+    if not can_exchange:
+        monkeypatch.setattr(mempo.storage.atomic, "_exchanged", lambda one, other: False)
+    with atomic_folder(tmp_path / "made") as folder:
+        (folder / "old").write_text("old")
+    with monkeypatch.context() as patch:
+        if can_exchange:
+            patch.setattr(os, "rename", lambda source, target: pytest.fail("the name was free for a moment"))
         with atomic_folder(tmp_path / "made") as folder:
-            (folder / name).write_text(name)
+            (folder / "new").write_text("new")
     assert names(tmp_path / "made") == {"new"}
+    assert names(tmp_path) == {"made"}
 
 
 def test_what_an_earlier_kill_left_is_swept_away(tmp_path: Path) -> None:

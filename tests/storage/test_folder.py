@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from mempo.errors import UserError
-from mempo.storage.run_folder import RunFolder, changed_keys
+from mempo.storage.run_folder import PROMPTS, RunFolder, changed_keys
 from tests.storage.test_files import Killed
 
 CONFIG = {"seed": 0, "optim": {"lr": 1e-6, "schedule": "cosine"}, "data": {"objectives": [2, 3], "corpus": None}}
@@ -76,6 +76,27 @@ def test_a_start_that_failed_before_its_first_step_does_not_block_the_folder(tmp
     run.begin(other, resume)
     assert run.config() == other
     assert [p.name for p in sorted(run.path.rglob("*")) if p.is_file()] == ["config.yaml", "data.json", "mine.txt"]
+
+
+@pytest.mark.parametrize("left", [["data.json"], ["data.json", "config.yaml"]])
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_start_that_was_killed_while_it_began_does_not_block_the_folder(
+    tmp_path: Path, left: list[str], resume: bool
+) -> None:
+    """Whichever of its first two files it came to write."""
+    run, whole = RunFolder(tmp_path / "r"), RunFolder(tmp_path / "whole")
+    whole.refuse_other_data({PROMPTS: "a"}, resume=False)
+    whole.begin(CONFIG, resume=False)
+    run.path.mkdir()
+    for name in left:
+        shutil.copy(whole.path / name, run.path / name)
+    if resume and "config.yaml" not in left:
+        with pytest.raises(UserError, match="holds no run"):
+            run.check(CONFIG, resume)
+        return
+    run.refuse_other_data({PROMPTS: "a"}, resume=False)
+    run.begin(CONFIG, resume)
+    assert run.config() == CONFIG
 
 
 @pytest.mark.parametrize(
@@ -168,11 +189,6 @@ def test_a_kill_while_forgetting_loses_no_measure(tmp_path: Path, monkeypatch: p
         with pytest.raises(Killed):
             run.forget_after("rl", 3, ("sft", "rl"))
     assert [m["step"] for m in run.metrics()] == [1, 2, 3, 4, 5]
-
-
-def test_rollout_files_are_named_by_step(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
-    assert run.rollouts(3) == tmp_path / "rollouts" / "step-3.jsonl"
 
 
 # --- checkpoints ---------------------------------------------------------------------------------------------------

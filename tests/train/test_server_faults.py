@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import random
+import statistics
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Response
 
 from mempo.config import resolve
 from mempo.config.tools import RetrySettings, SearchSettings
@@ -22,10 +25,11 @@ from mempo.retrieval.document import Hit
 from mempo.retrieval.index import Bm25Index
 from mempo.retrieval.server.app import create_app
 from mempo.setup import open_retriever
+from mempo.storage.read_files import read_lines
 from mempo.tools.search import SearchTool
 from mempo.train.rl import RlSetup, train_rl
+from tests.faults import Fault, FaultProxy, faulty, forward, reply, says, sometimes
 from tests.retrieval.serving import serving
-from tests.retrieval.test_service_run import process
 from tests.tiny import make_agent
 from tests.train.fakes import NOTED_ANSWER, TOKENIZER, Speaker, questions, run_folder, settings, setup
 from tests.train.small import quiet
@@ -70,20 +74,19 @@ class Watched:
         return self._client.retrieve(queries, top_k)
 
 
-@pytest.mark.slow
+@contextmanager
+def before_the_service(index: Path) -> Iterator[FaultProxy]:
+    with serving(create_app(Bm25Index.load(index))) as url, faulty(forward(url)) as proxy:
+        yield proxy
+
+
 def test_a_server_killed_in_mid_training_and_started_again(index: Path, tmp_path: Path) -> None:
     run = run_folder(tmp_path)
-    with process(index) as (server, url), HttpRetriever(url, tries=1) as client:
-
-        def kill(number: int) -> None:
-            if number == 5:
-                server.kill()
-                server.wait()
-
-        made = searching(Watched(client, kill), tries=2)
+    with before_the_service(index) as proxy, HttpRetriever(proxy.url, tries=1) as client:
+        made = searching(Watched(client, lambda number: proxy.stop() if number == 5 else None), tries=2)
         train_rl(made, settings(steps=1, questions_per_step=4, save_every=1), run, quiet())
-        with process(index, port=int(url.rsplit(":", 1)[1])):
-            train_rl(made, settings(steps=3, questions_per_step=4, save_every=1), run, quiet())
+        proxy.start()
+        train_rl(made, settings(steps=3, questions_per_step=4, save_every=1), run, quiet())
     first, *later = run.metrics()
     assert 0 < first["errors"] < first["rollouts"] == 16
     assert first["score"] is not None
@@ -91,54 +94,49 @@ def test_a_server_killed_in_mid_training_and_started_again(index: Path, tmp_path
     assert [checkpoint.step for checkpoint in run.checkpoints()][-1] == 3
 
 
-@contextmanager
-def failing_service(index: Path, seed: int, status_share: float, hang_share: float) -> Iterator[tuple[str, list[int]]]:
-    """The real service behind a front that fails so many requests, and the statuses it gave (0: it hung)."""
-    inner = create_app(Bm25Index.load(index))
-    rng, given = random.Random(seed), list[int]()
-
-    class Front(FastAPI):
-        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            if scope["type"] != "http":
-                await inner(scope, receive, send)
-                return
-            draw = rng.random()
-            if draw < status_share:
-                given.append(500)
-                await Response("<html>500</html>", 500)(scope, receive, send)
-            elif draw < status_share + hang_share:
-                given.append(0)
-                await Request(scope, receive).body()
-                await _until_disconnect(receive)
-            else:
-                given.append(200)
-                await inner(scope, receive, send)
-
-    with serving(Front()) as url:
-        yield url, given
-
-
-async def _until_disconnect(receive: Any) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 def test_a_server_that_fails_a_third_and_hangs_a_tenth_of_the_time_spoils_nothing(index: Path, tmp_path: Path) -> None:
-    run = run_folder(tmp_path)
-    with failing_service(index, 1, 0.3, 0.1) as (url, given), HttpRetriever(url, timeout_s=0.3, tries=1) as client:
+    run, hits = run_folder(tmp_path), Counter[str]()
+    with before_the_service(index) as proxy, HttpRetriever(proxy.url, timeout_s=0.3, tries=1) as client:
+        proxy.fault = sometimes(("HTTP 500", 0.15), ("half a body", 0.15), ("is silent", 0.1), hits=hits)
         train_rl(searching(client, tries=12), settings(steps=2, questions_per_step=4), run, quiet())
     assert [step["errors"] for step in run.metrics()] == [0, 0]
-    assert min(given.count(status) for status in (200, 500, 0)) > 0
-    assert given.count(500) > 5
+    assert min(hits.values()) > 0
+    assert len(hits) == 3
 
 
-def test_with_few_tries_some_rollouts_are_spoiled_and_counted_apart(index: Path, tmp_path: Path) -> None:
+def test_failed_rollouts_are_in_no_baseline_and_no_average(index: Path, tmp_path: Path) -> None:
     run = run_folder(tmp_path)
-    with failing_service(index, 2, 0.4, 0.0) as (url, _), HttpRetriever(url, tries=1) as client:
+    with before_the_service(index) as proxy, HttpRetriever(proxy.url, tries=1) as client:
+        proxy.fault = sometimes(("HTTP 500", 0.4), seed=2)
         train_rl(searching(client, tries=1), settings(steps=1, questions_per_step=4), run, quiet())
     [step] = run.metrics()
     assert 0 < step["errors"] < step["rollouts"]
     assert step["tool_errors"] >= step["errors"]
+    lines = read_lines(run.rollouts(1))
+    failed, counted = ([line for line in lines if line["is_error"] is kind] for kind in (True, False))
+    assert len(failed) == step["errors"]
+    assert all(line["advantage"] is None and line["score"] is None for line in failed)
+    assert step["score"] == pytest.approx(statistics.mean(line["score"] for line in counted))
+    for place in range(4):
+        group = [line for line in counted if line["question_id"] == f"q{place}"]
+        mean = statistics.mean(line["score"] for line in group)
+        for line in group:  # above or below the mean of those that count
+            assert (
+                math.copysign(1, line["advantage"]) == math.copysign(1, line["score"] - mean) or line["score"] == mean
+            )
+
+
+def test_a_step_of_which_most_failed_stops_with_the_words_of_the_server(index: Path, tmp_path: Path) -> None:
+    run = run_folder(tmp_path)
+    with before_the_service(index) as proxy, HttpRetriever(proxy.url, tries=1) as client:
+        made = searching(client, tries=1)
+        train_rl(made, settings(steps=1, questions_per_step=4, save_every=1), run, quiet())
+        proxy.fault = Fault("failed", says(reply(b"the index is rebuilt until noon", "503 Busy")))
+        with pytest.raises(
+            UserError, match=r"more than the share of rl.max_failed_share 0\.1; the first: .*until noon"
+        ):
+            train_rl(made, settings(steps=2, questions_per_step=4, max_failed_share=0.1), run, quiet())
+    assert [checkpoint.step for checkpoint in run.checkpoints()] == [1]
 
 
 @pytest.mark.parametrize(

@@ -61,15 +61,16 @@ def recipe_names() -> list[str]:
 
 
 def resolve(source: str | None, overrides: Sequence[str] = ()) -> Resolved:
-    """Compose a configuration from a recipe name or YAML file (None: defaults alone) and `key=value` overrides.
+    """Make a configuration from a recipe name, a YAML file or a run folder (None: only the defaults) and `key=value`
+    overrides. The result has `config`, a `Config`, and says where each value came from.
 
     Raises:
-        ConfigError: a file or key that does not exist, a value of the wrong kind, settings that contradict each other.
+        ConfigError: a file or key does not exist, a value has the wrong type, or settings contradict each other.
     """
     layers = [] if source is None else _read_source(source)
     layers += [("command line", parse_override(override)) for override in overrides]
     if any(BUILDS_ON in layer for _, layer in layers):
-        raise ConfigError(f"{BUILDS_ON} is the first word of the command, or a key of a YAML file; it is no setting")
+        raise ConfigError(f"{BUILDS_ON} is the first word of the command, or a key of a YAML file; it is not a setting")
     layers = [(origin, long_form(Config, with_names_of_today(layer))) for origin, layer in layers]
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}

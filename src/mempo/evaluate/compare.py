@@ -56,21 +56,8 @@ COLUMNS = (
     Column("tool_calls", "tool calls", "number", short="calls"),
     Column("seconds", "seconds", "number", short="s"),
 )
-ON_SCREEN = (
-    "em",
-    "f1",
-    "sub_em",
-    "judge",
-    "format_ok",
-    "total_tokens",
-    "peak_context_tokens",
-    "dependency",
-    "note_tokens",
-    "p_mem",
-    "turns",
-    "tool_calls",
-    "seconds",
-)
+_IN_FILES = ("mean_em", "score", "mem1_peak_tokens", "read_tokens", "written_tokens")
+ON_SCREEN = tuple(column.name for column in COLUMNS if column.name not in _IN_FILES)
 PAIRED = ("em", "f1")
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,7 +43,8 @@ AVERAGED = (
 
 def value_of(name: str) -> Value:
     """The value of a measure in a line; those not in `VALUES` are keys of it."""
-    return VALUES.get(name, lambda line: line.get(KEYS.get(name, name)))
+    key = KEYS.get(name, name)
+    return VALUES.get(name, lambda line: line.get(key))
 
 
 def means_of(lines: Iterable[Line], names: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -55,34 +54,14 @@ def means_of(lines: Iterable[Line], names: Sequence[str]) -> dict[str, dict[str,
     index = np.array([places.setdefault(line["question_id"], len(places)) for line in sound], dtype=np.intp)
     ids = np.array(list(places), dtype=object)
     found = {}
-    for name, told in _columns(sound, names):
-        values = np.array(told, dtype=np.float64)  # None becomes NaN
+    for name in names:
+        values = np.array(list(map(value_of(name), sound)), dtype=np.float64)  # None becomes NaN
         known = ~np.isnan(values)
         samples = np.bincount(index[known], minlength=len(ids))
         there = samples > 0
         means = np.bincount(index[known], values[known], minlength=len(ids))[there] / samples[there]
         found[name] = dict(zip(ids[there].tolist(), means.tolist(), strict=True))
     return found
-
-
-def _columns(lines: Sequence[Line], names: Sequence[str]) -> Iterator[tuple[str, Sequence[float | None]]]:
-    """Every measure with its values `[lines]`. Keys that all lines have are taken together, which is quicker."""
-    keys = {name: KEYS.get(name, name) for name in names if name not in VALUES}
-    plain = [name for name in keys if lines and keys[name] in lines[0]]
-    try:
-        if len(plain) > 1:
-            rows = map(itemgetter(*(keys[name] for name in plain)), lines)
-            yield from zip(plain, zip(*rows, strict=True), strict=True)
-        else:
-            plain = []
-    except KeyError:
-        plain = []
-    for name in names:
-        if name in VALUES:
-            yield name, list(map(VALUES[name], lines))
-        elif name not in plain:
-            key = keys[name]
-            yield name, [line.get(key) for line in lines]
 
 
 def by_objectives(lines: Iterable[Line]) -> dict[int, list[Line]]:
@@ -102,12 +81,9 @@ class PassRate(NamedTuple):
 
 def pass_rate(lines: Iterable[Line], k: int, name: str = "em") -> PassRate:
     """Pass@k: the mean over questions with at least k samples that count and of known value."""
-    # Questions with as many samples and right ones are alike, and there are few kinds of them.
-    kinds = Counter(tuple(sorted(float(v >= 1) for v in values)) for values in samples_of(lines, name).values())
-    rates = {kind: rate for kind in kinds if (rate := pass_at_k(kind, k)) is not None}
-    questions = sum(kinds[kind] for kind in rates)
-    total = math.fsum(kinds[kind] * rate for kind, rate in rates.items())
-    return PassRate(total / questions if questions else None, questions)
+    rates = {question: pass_at_k(values, k) for question, values in samples_of(lines, name).items()}
+    known = {question: rate for question, rate in rates.items() if rate is not None}
+    return PassRate(mean_of(known), len(known))
 
 
 def samples_of(lines: Iterable[Line], name: str = "em") -> dict[str, list[float]]:

@@ -65,15 +65,11 @@ def rescored(
 
 def filled(out: dict[str, Any]) -> dict[str, Any]:
     """The line, with what those of other programs, or of older versions, lack filled in: predictions need only
-    `question_id` (or `id`), `answer` and `gold`.
+    `question_id`, `answer` and `gold`.
 
     Raises:
-        UserError: the line has no question id or no `answer`.
+        UserError: the line has no `answer`.
     """
-    if "question_id" not in out:
-        if "id" not in out:
-            raise UserError(f"a rollout has no question_id; it has {', '.join(list(out)[:6]) or 'nothing'}")
-        out["question_id"] = str(out["id"])
     if "answer" not in out:
         raise UserError(f"rollout of question {out['question_id']!r} has no answer (null: none was given)")
     for key, value in (("rollout", 0), ("is_error", False), ("gold", None), ("stop", StopReason.ANSWERED)):

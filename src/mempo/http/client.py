@@ -23,10 +23,12 @@ from yarl import URL
 
 from mempo.config.tools import RetrySettings
 from mempo.http.addresses import RESOLVING, Resolver, ThreadResolver, is_literal, system_addresses
+from mempo.http.connections import KeptConnections
 from mempo.http.errors import FailureKind, HttpError, body_head
 from mempo.http.retry import ONCE, retried, retry_after_s
 from mempo.http.secrets import Redactor
 from mempo.http.threads import background_loop, wait_for
+from mempo.rollout.waits import asking
 
 T = TypeVar("T")
 USER_AGENT = "mempo"
@@ -144,6 +146,7 @@ class HttpClient:
         pool = await self._pool()
         async with pool.turns:
             self.counts["requests"] += 1
+            asking(self._service, str(url))
             try:
                 async with asyncio.timeout(within_s):
                     return await self._exchange(pool.session, method, URL(url), content)
@@ -226,9 +229,9 @@ class HttpClient:
     def _session(self) -> aiohttp.ClientSession:
         resolver = ThreadResolver(self._resolve or system_addresses)
         if self._resolve is None:
-            connector = aiohttp.TCPConnector(limit=0, use_dns_cache=False, resolver=resolver, keepalive_timeout=_KEPT_S)
+            connector = KeptConnections(limit=0, use_dns_cache=False, resolver=resolver, keepalive_timeout=_KEPT_S)
         else:
-            connector = aiohttp.TCPConnector(limit=0, use_dns_cache=False, resolver=resolver, force_close=True)
+            connector = KeptConnections(limit=0, use_dns_cache=False, resolver=resolver, force_close=True)
         return aiohttp.ClientSession(
             connector=connector,
             headers=self._headers,

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
 from contextlib import suppress
+from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -30,7 +31,8 @@ class DaemonThreads(Executor):
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         future: Future[T] = Future()
-        self._queue.put((future, lambda: fn(*args, **kwargs)))
+        context = copy_context()  # what is done here is done for the caller
+        self._queue.put((future, lambda: context.run(fn, *args, **kwargs)))
         with self._lock:
             if not self._idle.acquire(blocking=False) and self._started < self._most:
                 self._started += 1

@@ -31,7 +31,7 @@ MAX_REPLY_BYTES = 256 << 20
 class HttpRetriever:
     """A Retriever that asks a server. Safe to use from threads; they share one pool of connections.
 
-    Connection errors, time-outs, replies that are no JSON and the statuses in `RETRIED_STATUSES` are tried again,
+    Connection errors, time-outs, replies that are not JSON and the statuses in `RETRIED_STATUSES` are tried again,
     `tries` times in all; every other failure, and the last of these, is an HttpError. The first wait is `backoff_s`,
     doubled each time, and shortened by a random part of it, at most half. A server that asks for a longer wait
     (Retry-After) gets it, up to 30 s.

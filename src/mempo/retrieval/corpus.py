@@ -49,7 +49,7 @@ class Corpus:
 
         With `index_dir` the pass's result is kept there, memory-mapped, and a table or compressed file is unpacked into
         it; without, the result is in memory and what was unpacked in a temporary folder that dies with the corpus.
-        Raises CorpusError: no such file, a folder, empty, a broken line (named), an id that stands twice.
+        Raises CorpusError: no such file, a folder, empty, a broken line (named), an id that is given twice.
         """
         path = Path(path)
         if (path / SIDECAR_NAME).is_file():
@@ -100,8 +100,8 @@ class Corpus:
                     if document.url is not None:
                         row["url"] = document.url
                     file.write(valid_text(json.dumps(row, ensure_ascii=False)) + "\n")
-            found = scan(text, str(folder / TEXT_NAME))
-        write_lookups(folder, folder / TEXT_NAME, found)
+            # Before the text has its name: without its look-ups it would look like somebody else's.
+            write_lookups(folder, folder / TEXT_NAME, scan(text, str(folder / TEXT_NAME)))
         return cls.load(folder)
 
     def save(self, folder: str | Path, *, with_text: bool = False) -> None:
@@ -168,5 +168,4 @@ def _index(path: Path, folder: Path, unpacked: bool) -> None:
     source = stamp(path)  # before reading: a change meanwhile is then seen the next time
     with atomic_file(folder / TEXT_NAME) as text:
         unpack(path, text)
-        lookups = scan(text, str(path))
-    write_lookups(folder, folder / TEXT_NAME, lookups, source)
+        write_lookups(folder, folder / TEXT_NAME, scan(text, str(path)), source)

@@ -14,8 +14,9 @@ Gold = str | tuple[str, ...] | tuple[tuple[str, ...], ...]
 class Question:
     """One task for the agent.
 
-    `gold` is None only for questions that are asked, never scored. `probe` is the text that the memory signal tries to
-    predict; None means "the first alias of each objective, joined" (see `probe_objectives`).
+    `gold` is the right answer: a string, a tuple of aliases, or a tuple of aliases for each objective; None if the
+    question is only asked and never scored. `probe` is the text that the memory signal tries to predict; None means the
+    first alias of each objective, joined. `meta` is plain data, such as a search plan.
     """
 
     id: str
@@ -26,12 +27,12 @@ class Question:
 
     @property
     def objectives(self) -> tuple[tuple[str, ...], ...]:
-        """Aliases per objective, whatever the shape of `gold`; empty when there is no gold."""
+        """`[objectives][aliases]`, whatever the shape of `gold`; empty without gold."""
         return objectives_of(self.gold)
 
     @property
     def probe_objectives(self) -> tuple[str, ...]:
-        """The texts a note is asked to predict, one per objective."""
+        """The texts that the memory signal asks a note to predict, one for each objective."""
         if self.probe is not None:
             return (self.probe,)
         return tuple(aliases[0] for aliases in self.objectives)

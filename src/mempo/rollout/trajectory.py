@@ -71,8 +71,7 @@ class Turn:
     sampled: only they carry log-probs, loss and advantage. `logprobs` is empty where the sampler told none; such a turn
     cannot be trained on. `note_ids` and `action_ids` are the ids
     that the note and the action take in a rebuilt context and in the note probe, tags included: those that were
-    sampled; of a token that straddles an edge, ids of its part inside. `observation` is what the next turn sees,
-    `short_observation` what the turns after that see in its place (None: the same).
+    sampled; of a token that straddles an edge, ids of its part inside. `observation` is what the next turn sees.
 
     Raises:
         ValueError: a length does not fit; the message names the turn.
@@ -89,7 +88,6 @@ class Turn:
     note_ids: tuple[int, ...] | None = None
     action_ids: tuple[int, ...] | None = None
     observation: Observation | None = None
-    short_observation: Observation | None = None
     tool_error: str | None = None
     temperature: float = 1.0
 
@@ -111,12 +109,14 @@ class Turn:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """One rollout of one question.
+    """One rollout of one question: all its turns, and how it ended.
 
-    `question_ids` is the prompt of turn 1, `[system, question]`, from which both probe contexts start.
+    `turns` hold token ids: what the policy saw and wrote, and what the tools answered. `answer` is None if the agent
+    gave none. `stop` says why the rollout ended; `error` is the message if a tool or server failed. `question_ids` is
+    the prompt of turn 1, system prompt and question.
 
     Raises:
-        ValueError: no turn was recorded although the rollout claims an answer, or turns are numbered out of order.
+        ValueError: there is an answer but no turn, or turns are numbered out of order.
     """
 
     question_id: str
@@ -143,7 +143,7 @@ class Trajectory:
 
     @property
     def is_error(self) -> bool:
-        """Infrastructure failed somewhere in the rollout: no score, no place in the group's statistics."""
+        """Whether a tool or server failed: the rollout then has no score and is excluded from all statistics."""
         return self.stop.is_infrastructure or self.tool_errors > 0
 
     @property
@@ -152,18 +152,18 @@ class Trajectory:
 
     @property
     def peak_context_tokens(self) -> int:
-        """The largest context of one step, what was written in it included."""
+        """Tokens of the longest context of one turn, including what was written in it."""
         return max((len(turn.prompt_ids) + len(turn.own_ids) for turn in self.turns), default=0)
 
     @property
     def total_tokens(self) -> int:
-        """Question, own tokens and observations, each once: the length of the transcript."""
+        """Length of the transcript in tokens: question, own tokens and tool results, each once."""
         observed = sum(len(turn.observation) for turn in self.turns if turn.observation)
         return len(self.question_ids) + sum(len(turn.own_ids) for turn in self.turns) + observed
 
     @property
     def processed_tokens(self) -> int:
-        """Tokens read plus written over all steps, contexts counted anew each turn."""
+        """Tokens read and written over all turns; a context counts again in each turn."""
         return sum(len(turn.prompt_ids) + len(turn.own_ids) for turn in self.turns)
 
 

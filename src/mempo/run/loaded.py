@@ -28,6 +28,7 @@ from mempo.rollout.interfaces import Sampler, Scorer
 from mempo.rollout.protocol import closing, opening
 from mempo.rollout.question import Gold, Question, as_gold
 from mempo.rollout.trajectory import Trajectory
+from mempo.rollout.turn_text import note_text
 from mempo.run.evaluate import final_model
 from mempo.setup import check_window, make_agent, make_sampler, make_tools, open_retriever
 from mempo.storage.model_files import may_be_hub_name, model_folder
@@ -60,8 +61,9 @@ def _as_yaml(key: str, value: Any) -> str:
 
 @dataclass(frozen=True)
 class TurnText:
-    """A turn as text. `saw`: the whole prompt. `wrote`: what the policy generated. `note`: between its tags, None where
-    no note is closed. `result`: what came back, empty after the last turn."""
+    """A turn as text. `saw`: the whole prompt. `wrote`: what the policy generated. `note`: the text between its tags,
+    None if no note is closed. `action`: such as `search: capital of Peru`. `result`: what the tool answered, empty
+    after the last turn."""
 
     saw: str
     wrote: str
@@ -71,11 +73,11 @@ class TurnText:
 
 
 class LoadedAgent:
-    """An agent with its policy, tools and retriever, made by `load_agent`; a context manager that removes the index
-    that it built of a corpus file.
+    """A trained agent with its policy, tools and retriever, made by `load_agent`.
 
-    `agent`, `sampler` and `scorer` are what the library's own loops take (`mempo.rollout.agent.run_rollouts`,
-    `mempo.rewards.memory.score_notes`).
+    Use it in a `with` block: if it had to build an index of a corpus file, the index is removed at the end. For loops
+    of your own, `agent`, `sampler` and `scorer` are what `mempo.rollout.agent.run_rollouts` and
+    `mempo.rewards.memory.score_notes` take.
     """
 
     def __init__(self, config: Config, agent: Agent, sampler: Sampler, scorer: Scorer, work: Any) -> None:
@@ -91,40 +93,41 @@ class LoadedAgent:
         self._work.cleanup()
 
     def ask(self, question: str | Question, temperature: float = 0.0, seed: int = 0) -> Trajectory:
-        """Play one question to its end. `answer` of the trajectory is None where the agent gave none; `turns` hold what
-        it saw and wrote. A tool or server that fails is a stop reason of the trajectory, never an exception.
+        """Let the agent answer one question. The result's `answer` is None if the agent gave none, and `turns` hold
+        what it saw and wrote. If a tool or server fails, the trajectory has a stop reason that says so; no exception
+        is raised.
 
         Raises:
-            UserError: an environment in which this question cannot be played.
+            UserError: the environment cannot play this question.
         """
         asked = question if isinstance(question, Question) else Question("asked", question, None)
         decoding = DecodingSettings(temperature=temperature)
         return _run(lambda: run_rollouts(self.agent, self.sampler, [Job(asked, 0, (seed,))], decoding))[0]
 
     def texts(self, rollout: Trajectory) -> list[TurnText]:
-        """What the policy saw and wrote, turn by turn; the ids in `rollout.turns` are the truth that this reads."""
-        tokenizer, made = self.agent.renderer.tokenizer, []
-        for turn in rollout.turns:
-            note = turn.parsed.note
-            wrote = tokenizer.decode(turn.own_ids)
-            made.append(
-                TurnText(
-                    saw=tokenizer.decode(turn.prompt_ids),
-                    wrote=wrote,
-                    note=note.inner(wrote).strip() if note else None,
-                    action=f"{turn.parsed.action.kind}: {turn.parsed.action.text}" if turn.parsed.action else None,
-                    result=tokenizer.decode(turn.observation.ids).strip() if turn.observation else "",
-                )
+        """What the policy saw and wrote, turn by turn, decoded from the ids in `rollout.turns`. A turn has `saw`,
+        `wrote`, `note`, `action` and `result`."""
+        tokenizer = self.agent.renderer.tokenizer
+        return [
+            TurnText(
+                saw=tokenizer.decode(turn.prompt_ids),
+                wrote=tokenizer.decode(turn.own_ids),
+                note=note_text(turn, tokenizer),
+                action=f"{turn.parsed.action.kind}: {turn.parsed.action.text}" if turn.parsed.action else None,
+                result=tokenizer.decode(turn.observation.ids).strip() if turn.observation else "",
             )
-        return made
+            for turn in rollout.turns
+        ]
 
     def score_note(self, question: str, answer: Gold | Sequence[Any], note: str) -> float:
-        """P(answer | question, note) in [0, 1]: the geometric mean over the answer's tokens, as the memory signal takes
-        it. `note` is the text between the tags; it is data, so that tags in it stay text. `answer`: a string, aliases,
-        or aliases for each objective (the first alias counts).
+        """How probable the answer is for the policy, given the question and this note alone: the geometric mean of the
+        probabilities of the answer's tokens, in [0, 1], as in the memory signal.
+
+        `note` is the text between the tags; tags inside it are text. `answer` is a string, a list of aliases, or a list
+        of aliases for each objective; the first alias counts.
 
         Raises:
-            UserError: an answer that gives no signal (blank, or longer than memory.probe.max_gold_tokens).
+            UserError: the answer cannot be scored: it is blank, or longer than memory.probe.max_gold_tokens.
         """
         tokenizer, settings = self.agent.renderer.tokenizer, self.config.memory.probe
         try:
@@ -139,19 +142,21 @@ class LoadedAgent:
 
 
 def load_agent(source: str | Path, overrides: Overrides = (), config: str | None = None) -> LoadedAgent:
-    """The agent of a run folder (its final policy, or its newest checkpoint), of what `mempo push` made (a folder, or a
-    name on the hub), or of a model folder or hub name with the recipe or file `config`. `overrides` win over the
-    configuration, as on the command line.
+    """Load a trained agent to ask it questions and to score notes.
+
+    `source` is a run folder (its final policy, or its newest checkpoint), something that `mempo push` made (a folder,
+    or a name on the hub), or a model folder or hub name together with a recipe or file `config`. `overrides` win over
+    the configuration, as in `train_agent`.
 
     Raises:
-        UserError: there is no policy, a setting is wrong, the corpus or the server cannot be read.
+        UserError: there is no policy, a setting is wrong, or the corpus or the server cannot be read.
     """
     path = Path(source)
     if config is None and not path.exists() and may_be_hub_name(str(source)):
         path = model_folder(str(source), settings=True)
     is_run = (path / "config.yaml").is_file()
     if config is None and not is_run:
-        raise UserError(f"{source} is no run folder (it has no config.yaml); name the configuration with config=…")
+        raise UserError(f"{source} is not a run folder (it has no config.yaml); name the configuration with config=…")
     settings = resolve(config or str(path), override_texts(overrides)).config
     model = str(final_model(path)) if is_run else str(source)
     tokenizer = load_tokenizer(model)

@@ -21,6 +21,7 @@ from mempo.evaluate.folder import EvalFolder, asked_of
 from mempo.evaluate.judging import judge_file
 from mempo.evaluate.rescore import measures_of
 from mempo.evaluate.saved import collector_at_rest, scored_lines
+from mempo.progress import say
 from mempo.run.evaluate import measures_by_objectives, print_report, table_notes, write_tables
 from mempo.storage.files import dump_line, write_atomic
 from mempo.storage.outputs import output_files, refuse_taken
@@ -120,7 +121,7 @@ def score_run(
             write_atomic(made / name, text)
     title = f"k objectives, mean over n questions [95 % interval], scored with {', '.join(scorers)}"
     print_report(report, title, console, more, breakdowns(entries, more, config.seed))
-    console.print(f"scores are in {folder / 'scores.json'}", highlight=False, markup=False, soft_wrap=True)
+    say(console, f"scores are in {folder / 'scores.json'}")
     return report
 
 
@@ -193,12 +194,7 @@ def compare_runs(
         with output_files(out, "comparison", "mempo compare", force) as folder:
             files = write_tables(report, folder, written or list(FORMATS), parts)
             figures = save_figures(report, folder)
-        console.print(
-            f"tables and figures are in {out}: {', '.join([*(file.name for file in files), *figures])}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        say(console, f"tables and figures are in {out}: {', '.join([*(file.name for file in files), *figures])}")
     return report
 
 

@@ -7,6 +7,7 @@ is: `tmp` is being written, `old` is being removed, `aside` was moved out of the
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
@@ -21,6 +22,8 @@ from pathlib import Path
 from mempo.errors import UserError
 
 _RACES = 100
+_HERE, _EXCHANGE = -100, 2
+"""AT_FDCWD and RENAME_EXCHANGE of renameat2."""
 _LEFT = re.compile(r"\.(?P<name>.+)\.(?P<word>tmp|old|aside)-(?P<process>\d+)-[0-9a-f]{4,8}")
 _BEGAN = time.time()
 _STALE_S = 3600.0
@@ -133,7 +136,9 @@ def atomic_file(target: Path) -> Iterator[Path]:
 
 
 def remove_atomic(folder: Path) -> None:
-    """Remove a folder; it loses its name first, so a kill in between leaves no half of it under that name."""
+    """Remove a folder; it loses its name first, so a kill in between leaves no half of it under that name. What an
+    earlier removal that was killed left behind goes too."""
+    _sweep(folder)
     hidden = _beside(folder, "old")
     os.rename(folder, hidden)
     shutil.rmtree(hidden)
@@ -145,7 +150,9 @@ def _sync(path: Path) -> None:
 
 
 def _put(folder: Path, target: Path) -> None:
-    # A folder cannot replace a full one in a single step, so the old one steps aside first; another writer may put
+    if target.is_dir() and _exchanged(folder, target):
+        return
+    # Where a folder cannot replace a full one in a single step, the old one steps aside first; another writer may put
     # its own there in between, which then is the old one.
     aside = _beside(target, "aside")
     for attempt in range(_RACES):
@@ -163,6 +170,16 @@ def _put(folder: Path, target: Path) -> None:
             except FileNotFoundError:
                 continue
     shutil.rmtree(aside, ignore_errors=True)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Let two folders change places in a single step, so that neither name is missing for a moment; False: this system
+    cannot, or another writer was faster."""
+    try:
+        exchange = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError, TypeError):  # not Linux, or an old one
+        return False
+    return exchange(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0
 
 
 def sweep(folder: Path) -> None:

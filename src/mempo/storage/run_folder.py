@@ -30,7 +30,7 @@ from mempo.errors import UserError
 from mempo.storage.atomic import atomic_folder, lone_process, remove_atomic
 from mempo.storage.files import append_line, dump_line, read_lines, write_atomic
 from mempo.storage.former_names import metrics_today
-from mempo.storage.read_files import PUT_BACK, exists, read_json, read_yaml
+from mempo.storage.read_files import PUT_BACK, DamagedFile, exists, read_json, read_yaml
 
 Completed = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 _SHOWN, _SHOWN_CHARS = 12, 90
@@ -48,6 +48,7 @@ _OWN += (
     "verl.yaml",
     "data/train.parquet",
     "data/test.parquet",
+    *("tracking.json", "tensorboard", "wandb", "mlflow"),
 )
 """Names in the folder that are the run's."""
 
@@ -77,6 +78,8 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.listeners: list[Callable[[str, int, Mapping[str, Any]], None]] = []
+        """Hear each line that is logged: stage, step, metrics. They raise nothing."""
 
     # --- configuration ---------------------------------------------------------------------------------------------
 
@@ -104,7 +107,7 @@ class RunFolder:
         if not resume:
             if self.has_begun():
                 raise UserError(
-                    f"{self.path} already holds a run; add --resume to go on with it, or choose another folder with "
+                    f"{self.path} already holds a run; add --resume to continue it, or choose another folder with "
                     "output=…"
                 )
             self._refuse_foreign()
@@ -136,7 +139,7 @@ class RunFolder:
 
     def _refuse_foreign(self) -> None:
         """Files that a run would write over, in a folder in which none was ever started."""
-        if (self.path / "config.yaml").is_file() and (self.path / "data.json").is_file():
+        if (self.path / "data.json").is_file() and ((self.path / "config.yaml").is_file() or self._marks_are_ours()):
             return  # what a start left that failed
         there = [name for name in ("config.yaml", *_OWN) if exists(self.path / name)]
         corpus = self.path / "data" / "corpus"
@@ -147,6 +150,14 @@ class RunFolder:
                 f"{self.path} holds {', '.join(there)}, which a run would write over; choose another folder with "
                 "output=…, or move them away"
             )
+
+    def _marks_are_ours(self) -> bool:
+        """Whether `data.json`, the first file of a run, was written by one: a start that was killed may have left it
+        alone."""
+        try:
+            return PROMPTS in read_json(self.path / "data.json", _FINGERPRINTS, "")
+        except DamagedFile:
+            return False
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -213,9 +224,11 @@ class RunFolder:
 
     def log(self, stage: str, step: int, metrics: Mapping[str, Any]) -> None:
         append_line(self.path / "metrics.jsonl", {"stage": stage, "step": step, **metrics})
+        for listener in self.listeners:
+            listener(stage, step, metrics)
 
     def metrics(self) -> list[dict[str, Any]]:
-        remedy = "take that line out, or move the file away to go on without the measures so far"
+        remedy = "take that line out, or move the file away to continue without the measures so far"
         return [metrics_today(line) for line in read_lines(self.path / "metrics.jsonl", _METRICS, remedy)]
 
     def forget_after(self, stage: str, step: int, stages: tuple[str, ...]) -> None:

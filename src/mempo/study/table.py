@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
+from mempo.evaluate.grid import Grid
 from mempo.evaluate.stats import Comparison
 from mempo.study.compare import START, Row, Section, Spread
 
@@ -115,7 +113,7 @@ def markdown(name: str, sections: Sequence[Section], baseline: str, figures: Seq
     for section in sections:
         lines += [f"## From start {section.start}", ""]
         for table in (levels(section), differences(section, baseline)):
-            lines += [*_markdown_table(table), ""] if table else []
+            lines += [_grid(table).markdown()] if table else []
         lines += [f"{text}\n"] if (text := in_words(section, baseline)) else []
     lines += [f"![{file}]({file})" for file in figures if file.endswith(".png")]
     return "\n".join(lines).rstrip() + "\n"
@@ -124,11 +122,15 @@ def markdown(name: str, sections: Sequence[Section], baseline: str, figures: Seq
 def on_screen(sections: Sequence[Section], baseline: str) -> RenderableType:
     parts: list[RenderableType] = []
     for section in sections:
-        parts.append(_screen_table(levels(section), f"from start {section.start}"))
+        parts.append(_grid(levels(section), f"from start {section.start}"))
         if rows := differences(section, baseline):
-            parts.append(_screen_table(rows, ""))
+            parts += [Text(), _grid(rows)]
         parts += [Text(f"{text}\n")] if (text := in_words(section, baseline)) else []
     return Group(*parts, *(Text(text) for text in remarks(sections)))
+
+
+def _grid(rows: Sequence[Sequence[str]], title: str = "") -> Grid:
+    return Grid(rows[0], rows[1:], words=(rows[0][0],), title=title)
 
 
 def _level(section: Section, row: Row) -> list[str]:
@@ -159,17 +161,3 @@ def _compared(found: Comparison) -> str:
     if found.low is not None and found.high is not None:
         text += f" [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
     return text if found.p_value is None else f"{text} p {found.p_value:.2g}"
-
-
-def _markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return [lines[0], "|---|" + "---:|" * (len(rows[0]) - 1), *lines[1:]]
-
-
-def _screen_table(rows: Sequence[Sequence[str]], title: str) -> Table:
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for i, name in enumerate(rows[0]):
-        table.add_column(escape(name), justify="right" if i else "left", no_wrap=not i)
-    for row in rows[1:]:
-        table.add_row(*map(escape, row))
-    return table

@@ -49,5 +49,5 @@ class OpenAIClient(HttpClient):
 
 def _object(found: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
-        raise ValueError("the reply is no JSON object")
+        raise ValueError("the reply is not a JSON object")
     return found
