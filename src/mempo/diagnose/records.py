@@ -14,7 +14,8 @@ from mempo.config.train import AdvantageSettings
 from mempo.rewards.rollout_metrics import counts, unscored
 from mempo.rollout.question import objectives_of
 from mempo.rollout.tokenizer import Tokenizer
-from mempo.rollout.trajectory import GenerationStop, Trajectory, Turn
+from mempo.rollout.trajectory import Trajectory, Turn
+from mempo.rollout.turn_text import note_text
 from mempo.storage.former_names import note_today
 from mempo.train.advantages import group_advantages, note_slots
 
@@ -210,12 +211,3 @@ def _turn(turn: Turn, signal: NoteSignal | None, tokenizer: Tokenizer) -> TurnRe
         observation=observation,
         signal=signal,
     )
-
-
-def note_text(turn: Turn, tokenizer: Tokenizer) -> str | None:
-    """The inside of the turn's closed note; None without one."""
-    if turn.parsed.note is None or turn.note_ids is None:
-        return None
-    own = turn.own_ids
-    ended = turn.stop is GenerationStop.EOS and own and own[-1] in tokenizer.eos_ids
-    return turn.parsed.note.inner(tokenizer.decode(own[:-1] if ended else own)).strip()

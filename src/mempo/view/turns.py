@@ -10,7 +10,8 @@ import numpy as np
 
 from mempo.rollout.protocol import scan
 from mempo.rollout.tokenizer import Tokenizer
-from mempo.rollout.trajectory import GenerationStop, Observation, Trajectory, Turn
+from mempo.rollout.trajectory import Observation, Trajectory, Turn
+from mempo.rollout.turn_text import note_text, own_text
 from mempo.storage.former_names import note_today
 from mempo.view.rollouts import gold_answers, known, p_of
 from mempo.view.text import Piece, changes, marked, visible
@@ -72,7 +73,7 @@ def turn_views(
     last_note: str | None = None
     history = len(trajectory.question_ids)
     for turn in trajectory.turns:
-        note, thoughts = turn_texts(turn, tokenizer)
+        note = note_text(turn, tokenizer)
         before = trajectory.turns[turn.index - 1] if turn.index else None
         cut = _cut(before.observation, turn.prompt_ids) if before is not None and before.observation else []
         action = turn.parsed.action
@@ -92,7 +93,7 @@ def turn_views(
                 note=tuple(changes(last_note, note)) if note is not None else (),
                 note_tokens=len(turn.note_ids or ()),
                 is_first_note=last_note is None,
-                thought=visible("\n".join(thoughts)),
+                thought=visible("\n".join(thoughts_of(turn, tokenizer))),
                 action=visible(action.text) if action else "",
                 action_kind=action.kind if action else "",
                 observation=tuple(_observed(turn, tokenizer, gold)),
@@ -106,12 +107,9 @@ def turn_views(
     return views
 
 
-def turn_texts(turn: Turn, tokenizer: Tokenizer) -> tuple[str | None, list[str]]:
-    """The turn's closed note, and its thoughts."""
-    ended = turn.stop is GenerationStop.EOS and turn.own_ids and turn.own_ids[-1] in tokenizer.eos_ids
-    text = tokenizer.decode(turn.own_ids[:-1] if ended else turn.own_ids)
-    note = turn.parsed.note.inner(text).strip() if turn.parsed.note is not None else None
-    return note, [e.inner(text).strip() for e in scan(text).elements if e.tag == "think" and e.depth == 0]
+def thoughts_of(turn: Turn, tokenizer: Tokenizer) -> list[str]:
+    text = own_text(turn, tokenizer)
+    return [e.inner(text).strip() for e in scan(text).elements if e.tag == "think" and e.depth == 0]
 
 
 def _after_question(trajectory: Trajectory, turn: Turn) -> tuple[int, ...]:
