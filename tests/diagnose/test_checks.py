@@ -10,7 +10,8 @@ import pytest
 from mempo.config import Config, resolve
 from mempo.config.base import leaves
 from mempo.diagnose.checks import CHECKS, Check
-from mempo.diagnose.verdicts import LOOK, OK, UNKNOWN, advised, at, number, verdicts
+from mempo.diagnose.verdicts import LOOK, OK, UNKNOWN, advised, at, verdicts
+from mempo.evaluate.grid import number
 from tests.diagnose.build import batch, report, rollout, turn
 
 HEALTHY: dict[str, float] = {

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mempo.diagnose.checks import CHECKS, Advice, Check, Report
+from mempo.evaluate.grid import number
 
 OK, LOOK, UNKNOWN = "ok", "look", "unknown"
 MIN_COUNT = 8
@@ -59,14 +60,6 @@ def at(report: Report, path: str) -> Any:
     for part in path.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return value
-
-
-def number(value: float | None, form: str) -> str:
-    """A dash for what is not known; no minus before a zero."""
-    if value is None:
-        return "–"
-    shown = form.format(value)
-    return form.format(0.0) if shown == form.format(-0.0) else shown
 
 
 def _verdict(check: Check, report: Report, settings: Mapping[str, Any]) -> Verdict:

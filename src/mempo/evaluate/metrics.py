@@ -11,7 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mempo.evaluate.stats import mean_of, pass_at_k, question_means
-from mempo.rewards.rollout_metrics import aggregate, counts, mean, unscored
+from mempo.rewards.rollout_metrics import (
+    ANSWER_MEASURES,
+    OBJECTIVE_MEASURES,
+    TOKEN_COUNTS,
+    aggregate,
+    counts,
+    mean,
+    unscored,
+)
 from mempo.rollout.trajectory import StopReason
 
 Line = Mapping[str, Any]
@@ -36,9 +44,8 @@ VALUES: dict[str, Value] = {
 """What a rollout's line says of a measure, where it is not just a key of the line; None: not known."""
 
 AVERAGED = (
-    *("score", "em", "f1", "sub_em", "mean_em", "mean_f1"),
-    *("format_ok", "turns", *VALUES),
-    *("generated_tokens", "peak_context_tokens", "total_tokens", "processed_tokens", "read_tokens", "written_tokens"),
+    *("score", *ANSWER_MEASURES, "format_ok", "turns", *VALUES),
+    *(*TOKEN_COUNTS, "read_tokens", "written_tokens"),
     *("dependency", "mem1_peak_tokens", "seconds"),
 )
 
@@ -162,7 +169,7 @@ def summarise(lines: Sequence[Line], more: Sequence[str] = (), samples: int | No
     means = means_of(lines, (*AVERAGED, *more))
     out["scored_questions"] = float(scored_questions(lines, means))
     out |= {name: mean_of(values) for name, values in means.items()}
-    for name in ("objective_em", "objective_f1", "objective_sub_em"):
+    for name in OBJECTIVE_MEASURES:
         if found := objective_means(lines, name):
             out[name] = found
     k = samples or most_samples(lines)

@@ -7,7 +7,7 @@ from typing import Any
 
 from mempo.evaluate.compare import ON_SCREEN, Column, Report, Row, part_of, shown
 from mempo.evaluate.export import pass_cell, pass_header
-from mempo.evaluate.grid import Grid, rules_between
+from mempo.evaluate.grid import Grid, number, rules_between
 
 COLUMNS = (
     ("em", "EM", "{:.1%}"),
@@ -37,13 +37,13 @@ def evaluation_table(results: Sequence[tuple[str, ByObjectives]], title: str) ->
 def _n(measures: Mapping[str, Any]) -> str:
     asked = measures.get("questions")
     if asked is None:
-        return _show(None, "")
+        return "–"
     scored = measures.get("scored_questions")  # evaluations of earlier versions lack it
     return part_of(int(asked if scored is None else scored), int(asked))
 
 
 def cells(measures: Mapping[str, Any]) -> list[str]:
-    return [_show(measures.get(name), form) for name, _, form in COLUMNS]
+    return [number(measures.get(name), form) for name, _, form in COLUMNS]
 
 
 def report_table(report: Report, title: str) -> Grid:
@@ -79,7 +79,3 @@ def _estimate(row: Row, column: Column) -> str:
     if column.name not in ("em", "judge") or estimate.low is None or estimate.high is None:
         return text
     return f"{text} [{100 * estimate.low:.0f}–{100 * estimate.high:.0f}]"
-
-
-def _show(value: float | None, form: str) -> str:
-    return "–" if value is None else form.format(value)

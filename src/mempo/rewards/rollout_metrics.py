@@ -15,6 +15,7 @@ from mempo.rollout.trajectory import StopReason, Trajectory
 
 Facts = Mapping[str, Any]
 ANSWER_MEASURES = ("em", "f1", "sub_em", "mean_em", "mean_f1")
+TOKEN_COUNTS = ("generated_tokens", "peak_context_tokens", "total_tokens", "processed_tokens")
 OBJECTIVE_MEASURES = ("objective_em", "objective_f1", "objective_sub_em")
 
 
@@ -44,10 +45,7 @@ def rollout_record(
         "note_statuses": dict(Counter(str(turn.parsed.note_status) for turn in trajectory.turns[1:])),
         "note_tokens": [len(turn.note_ids) for turn in trajectory.turns if turn.note_ids is not None],
         "notes": [dataclasses.asdict(n) for n in notes],
-        "generated_tokens": trajectory.generated_tokens,
-        "peak_context_tokens": trajectory.peak_context_tokens,
-        "total_tokens": trajectory.total_tokens,
-        "processed_tokens": trajectory.processed_tokens,
+        **{name: getattr(trajectory, name) for name in TOKEN_COUNTS},
     }
 
 
@@ -109,22 +107,14 @@ def aggregate(
         "errors": float(sum(bool(f["is_error"]) for f in facts)),
         "unscored": float(len(left_out)),
         "tool_errors": float(sum(f["tool_errors"] for f in facts)),
-        "score": mean(f["score"] for f in sound),
-        "em": mean(f["em"] for f in sound),
-        "f1": mean(f["f1"] for f in sound),
-        "sub_em": mean(f["sub_em"] for f in sound),
-        "mean_em": mean(f["mean_em"] for f in sound),
-        "mean_f1": mean(f["mean_f1"] for f in sound),
+        **{name: mean(f[name] for f in sound) for name in ("score", *ANSWER_MEASURES)},
         "format_ok": mean(float(f["format_ok"]) for f in sound),
         "turns": mean(f["num_turns"] for f in sound),
         "searches": mean(f["actions"].get("search", 0) for f in sound),
         "no_search": mean(float(not f["actions"].get("search")) for f in sound),
         "note_tokens": mean(note_tokens),
         "note_tokens_max": float(max(note_tokens)) if note_tokens else None,
-        "generated_tokens": mean(f["generated_tokens"] for f in sound),
-        "peak_context_tokens": mean(f["peak_context_tokens"] for f in sound),
-        "total_tokens": mean(f["total_tokens"] for f in sound),
-        "processed_tokens": mean(f["processed_tokens"] for f in sound),
+        **{name: mean(f[name] for f in sound) for name in TOKEN_COUNTS},
     }
     for reason, count in Counter(f.get("unscored") for f in left_out).items():
         out[f"unscored/{reason or 'unknown'}"] = float(count)

@@ -13,6 +13,7 @@ from mempo import __version__
 from mempo.config import Config, resolve
 from mempo.config.yaml_text import dump_yaml
 from mempo.errors import UserError
+from mempo.evaluate.grid import number
 from mempo.run.evaluate import final_model
 from mempo.storage.atomic import atomic_folder
 from mempo.storage.files import write_atomic
@@ -154,10 +155,7 @@ def _tables(run: Path) -> Iterator[str]:
         yield "|---" * (len(_COLUMNS) + 1) + "|"
         for k, measured in by_objectives.items():
             values = [measured.get(key) for key, _, _ in _COLUMNS]
-            cells = [
-                "–" if value is None else form.format(value)
-                for value, (_, _, form) in zip(values, _COLUMNS, strict=True)
-            ]
+            cells = [number(value, form) for value, (_, _, form) in zip(values, _COLUMNS, strict=True)]
             yield f"| {k} | " + " | ".join(cells) + " |"
         yield ""
     if not found:

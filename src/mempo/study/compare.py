@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mempo.evaluate.stats import Comparison, compare_paired, mean_of, question_means, student_interval
+from mempo.rewards.rollout_metrics import mean
 from mempo.study.plan import Task
 from mempo.study.record import Record
 
@@ -119,12 +120,12 @@ def compare_runs(first: Mapping[str, float], second: Mapping[str, float]) -> Com
 
 def first_part(curve: Sequence[float | None]) -> float | None:
     """Mean over the first fifth of a curve, at least one point."""
-    return _mean(curve[: max(1, len(curve) // 5)])
+    return mean(curve[: max(1, len(curve) // 5)])
 
 
 def last_part(curve: Sequence[float | None]) -> float | None:
     """Mean over the last fifth of a curve, at least one point."""
-    return _mean(curve[-max(1, len(curve) // 5) :])
+    return mean(curve[-max(1, len(curve) // 5) :])
 
 
 def half_right(curve: Mapping[str, Sequence[float | None]]) -> float | None:
@@ -140,7 +141,7 @@ def _evaluated(k: str) -> Measure:
 def _mean_em(ks: Sequence[str]) -> Measure:
     def value(record: Record) -> float | None:
         values = [_em(record, k) for k in ks]
-        return None if None in values else _mean(values)
+        return None if None in values else mean(values)
 
     return Measure("em", "mean EM", value)
 
@@ -198,14 +199,9 @@ def _spreads(units: Sequence[tuple[str, Record]], measures: Sequence[Measure]) -
 
 
 def _cpu(units: Sequence[tuple[str, Record]]) -> float | None:
-    return _mean([cpu_seconds(record) for _, record in units])
+    return mean([cpu_seconds(record) for _, record in units])
 
 
 def cpu_seconds(record: Mapping[str, Any]) -> float | None:
     """CPU seconds of a run that one process made from its beginning to its end; None for others."""
     return None if record["resumed"] or not record["seconds"] else record["seconds"]["cpu"]
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

@@ -12,7 +12,7 @@ import torch
 
 import mempo
 from mempo.rewards.answer_match import answers_given
-from mempo.rewards.rollout_metrics import counts
+from mempo.rewards.rollout_metrics import counts, mean
 from mempo.rollout.question import as_gold, objectives_of
 from mempo.storage.files import append_line, read_lines
 from mempo.storage.run_folder import RunFolder
@@ -92,7 +92,7 @@ def curve_of(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     parts = [lines[first : first + size] for first in range(0, len(lines), size)]
     curve: dict[str, list[Any]] = {"step": [part[-1]["step"] for part in parts]}
     for name in CURVES:
-        values = [_mean([line.get(name) for line in part]) for part in parts]
+        values = [mean([line.get(name) for line in part]) for part in parts]
         if any(value is not None for value in values):
             curve[name] = [None if value is None else round(value, 5) for value in values]
     return curve
@@ -121,11 +121,6 @@ def _given_by_line(file: Path) -> list[tuple[int, float]]:
     lines = [line for line in read_lines(file) if counts(line) and line.get("gold") is not None]
     golds = [objectives_of(as_gold(line["gold"])) for line in lines]
     return [(len(gold), answers_given(line["answer"], gold)) for line, gold in zip(lines, golds, strict=True)]
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 def read_records(out: Path) -> dict[str, Record]:
