@@ -1,4 +1,4 @@
-"""Many rollouts of one agent as measures: by number of objectives, question by question first."""
+"""Many rollouts of one agent as metrics: by number of objectives, question by question first."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 
 from mempo.evaluate.stats import mean_of, pass_at_k, question_means
 from mempo.rewards.rollout_metrics import (
-    ANSWER_MEASURES,
-    OBJECTIVE_MEASURES,
+    ANSWER_METRICS,
+    OBJECTIVE_METRICS,
     TOKEN_COUNTS,
     aggregate,
     counts,
@@ -32,7 +32,7 @@ def _calls(line: Line) -> float | None:
 
 
 KEYS = {"turns": "num_turns"}
-"""Measures that are a key of the line under another name."""
+"""Metrics that are a key of the line under another name."""
 
 VALUES: dict[str, Value] = {
     "searches": lambda line: None if line.get("actions") is None else line["actions"].get("search", 0),
@@ -41,22 +41,22 @@ VALUES: dict[str, Value] = {
     "note_tokens": lambda line: sum(found) / len(found) if (found := line.get("note_tokens")) else None,
     "p_mem": lambda line: mean(note["p_mem_raw"] for note in line["notes"]) if line.get("notes") else None,
 }
-"""What a rollout's line says of a measure, where it is not just a key of the line; None: not known."""
+"""What a rollout's line says of a metric, where it is not just a key of the line; None: not known."""
 
 AVERAGED = (
-    *("score", *ANSWER_MEASURES, "format_ok", "turns", *VALUES),
+    *("score", *ANSWER_METRICS, "format_ok", "turns", *VALUES),
     *(*TOKEN_COUNTS, "read_tokens", "written_tokens"),
     *("dependency", "mem1_peak_tokens", "seconds"),
 )
 
 
 def value_of(name: str) -> Value:
-    """The value of a measure in a line; those not in `VALUES` are keys of it."""
+    """The value of a metric in a line; those not in `VALUES` are keys of it."""
     return VALUES.get(name, lambda line: line.get(KEYS.get(name, name)))
 
 
 def means_of(lines: Iterable[Line], names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """`{measure: {question id: mean over its rollouts that count}}`, without questions of which nothing is known."""
+    """`{metric: {question id: mean over its rollouts that count}}`, without questions of which nothing is known."""
     sound = [line for line in lines if counts(line)]
     places: dict[str, int] = {}
     index = np.array([places.setdefault(line["question_id"], len(places)) for line in sound], dtype=np.intp)
@@ -73,7 +73,7 @@ def means_of(lines: Iterable[Line], names: Sequence[str]) -> dict[str, dict[str,
 
 
 def _columns(lines: Sequence[Line], names: Sequence[str]) -> Iterator[tuple[str, Sequence[float | None]]]:
-    """Every measure with its values `[lines]`. Keys that all lines have are taken together, which is quicker."""
+    """Every metric with its values `[lines]`. Keys that all lines have are taken together, which is quicker."""
     keys = {name: KEYS.get(name, name) for name in names if name not in VALUES}
     plain = [name for name in keys if lines and keys[name] in lines[0]]
     try:
@@ -151,7 +151,7 @@ def objective_means(lines: Iterable[Line], name: str) -> list[float | None]:
 
 
 def summarise(lines: Sequence[Line], more: Sequence[str] = (), samples: int | None = None) -> dict[str, Any]:
-    """Measures of rollouts of one agent and one number of objectives. `more`: further keys of the lines to average;
+    """Metrics of rollouts of one agent and one number of objectives. `more`: further keys of the lines to average;
     `samples`: how many samples a question were asked for, where that is known.
 
     `questions` and `rollouts` are counts, `errors` and `unscored` are rollouts that do not count: they are in no mean.
@@ -169,7 +169,7 @@ def summarise(lines: Sequence[Line], more: Sequence[str] = (), samples: int | No
     means = means_of(lines, (*AVERAGED, *more))
     out["scored_questions"] = float(scored_questions(lines, means))
     out |= {name: mean_of(values) for name, values in means.items()}
-    for name in OBJECTIVE_MEASURES:
+    for name in OBJECTIVE_METRICS:
         if found := objective_means(lines, name):
             out[name] = found
     k = samples or most_samples(lines)

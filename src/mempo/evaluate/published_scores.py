@@ -166,7 +166,7 @@ VARIANTS: dict[str, Variant] = {
     "asearcher-eval": asearcher_eval,
     "asearcher": asearcher_train,
 }
-MEASURES: dict[str, tuple[str, ...]] = {
+METRICS: dict[str, tuple[str, ...]] = {
     "search-r1": ("em", "sub_em"),
     "hotpotqa": ("em", "f1"),
     "flashrag": ("em", "acc", "f1"),
@@ -175,19 +175,19 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "asearcher-eval": ("em", "cem", "f1"),
     "asearcher": ("em", "cem", "f1", "reward"),
 }
-SUMMED = frozenset(f"mem1/{measure}" for measure in MEASURES["mem1"])
-"""Measures that are summed over the objectives, so that they lie between 0 and k."""
+SUMMED = frozenset(f"mem1/{metric}" for metric in METRICS["mem1"])
+"""Metrics that are summed over the objectives, so that they lie between 0 and k."""
 
 
 def variant_scores(
     name: str, answer: str | None, objectives: Objectives, meta: Mapping[str, Any] | None = None
 ) -> dict[str, float]:
-    """Measures of one published scorer; without an answer all are 0.
+    """Metrics of one published scorer; without an answer all are 0.
 
     Raises:
         KeyError: `name` is not one of `VARIANTS`.
     """
-    nothing = dict.fromkeys(MEASURES[name], 0.0)
+    nothing = dict.fromkeys(METRICS[name], 0.0)
     return nothing if answer is None else nothing | VARIANTS[name](answer.strip(), objectives, meta or {})
 
 
