@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +55,8 @@ def _table(rows: list[Described]) -> Iterator[str]:
 
 
 def _code(text: str) -> str:
+    if "\n" in text:  # YAML folds a text of several lines; a cell of a table has one
+        text = '"' + re.sub(r"\s*\n\s*", r"\\n", text.strip("'")) + '"'
     return f"``{text}``" if "`" in text else f"`{text}`"
 
 

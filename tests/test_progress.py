@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -21,7 +22,7 @@ class Time:
         return self.now
 
 
-def screen(terminal: bool = False, width: int = 80, **options: bool) -> Console:
+def screen(terminal: bool = False, width: int = 80, **options: Any) -> Console:
     return Console(file=io.StringIO(), force_terminal=terminal, width=width, legacy_windows=False, **options)
 
 
@@ -79,7 +80,7 @@ def test_the_rate_follows_a_job_whose_steps_grow_longer() -> None:
     assert "9 s/step  0:07:30 left" in text_of(console).splitlines()[-1]
 
 
-def test_what_a_step_is_at_stands_in_the_place_of_the_last_measures() -> None:
+def test_a_line_says_what_a_step_is_at() -> None:
     console, clock = screen(), Time()
     with Progress(console, "rl", 4, "step", clock=clock) as progress:
         progress.part("rollouts 3/8, 5 in flight, 9 turns")
@@ -88,9 +89,12 @@ def test_what_a_step_is_at_stands_in_the_place_of_the_last_measures() -> None:
         progress.part("rollouts 4/8, 4 in flight, 12 turns")
         clock.now = 24
         progress.step(1, "em 0.5")
+        clock.now = 36
+        progress.part("scoring")
     assert text_of(console).splitlines() == [
         "rl 0/4  rollouts 4/8, 4 in flight, 12 turns",
         "rl 1/4  24 s/step  0:01:12 left  em 0.5",
+        "rl 1/4  24 s/step  0:01:00 left  em 0.5  scoring",
     ]
 
 

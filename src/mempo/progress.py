@@ -47,8 +47,9 @@ class Progress:
         self._history, self._lines = history, history or not live
         self._bar: Bar | None = None
         if live:
-            bar = Bar(BarColumn(12), _Line(self._status), console=console, refresh_per_second=4)
-            self._task, self._bar = bar.add_task(name, total=total, completed=done), bar
+            bar = Bar(BarColumn(12), _Line(lambda: self._status(live=True)), console=console, refresh_per_second=4)
+            self._task = bar.add_task(name, total=total, completed=done)  # pyright: ignore[reportArgumentType]
+            self._bar = bar
 
     def step(self, done: float, note: str = "") -> None:
         """`done` of the total are done; `note`: the measures of the last, which stay until the next."""
@@ -72,7 +73,7 @@ class Progress:
             self._told_at, self._told = now, self._done
             self._console.print(self._status(), highlight=False, markup=False, soft_wrap=True)
 
-    def _status(self) -> str:
+    def _status(self, live: bool = False) -> str:
         (first_at, first), (last_at, last) = self._marks[0], self._marks[-1]
         if not self._unit:
             return f"{self._name}  {timedelta(seconds=round(self._clock() - self._began))}"
@@ -85,7 +86,8 @@ class Progress:
                 parts.append(f"{timedelta(seconds=round(max(left, 0)))} left")
             else:
                 parts.append(f"{timedelta(seconds=round(self._clock() - self._began))} in all")
-        return "  ".join([*parts, *filter(None, (self._part or self._note,))])
+        said = (self._part or self._note,) if live else (self._note, self._part)
+        return "  ".join([*parts, *filter(None, said)])
 
     def __enter__(self) -> Progress:
         if self._bar:
@@ -137,4 +139,4 @@ def _number(count: float) -> str:
 
 def say(console: Console, line: str, style: str | None = None) -> None:
     """A sentence, as it is: wrapped between words on a terminal, one line elsewhere."""
-    console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal, style=style)
+    console.print(line, highlight=False, markup=False, soft_wrap=not console.is_interactive, style=style)

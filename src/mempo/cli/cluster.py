@@ -7,15 +7,11 @@ from typing import Annotated
 
 import typer
 
-from mempo.cli.completing import keys
-from mempo.cli.policy import Overrides, Quiet, Source, console
+from mempo.cli.policy import Force, Out, Overrides, Quiet, Source, console, key_values
 
 cluster_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Train on verl and Ray (docs/cluster.md).")
 
 
-Force = Annotated[
-    bool, typer.Option("--force", help="Replace what mempo made there; files of others are kept, as NAME.kept.")
-]
 Address = Annotated[
     str | None,
     typer.Option("--address", help="A Ray cluster that runs already: auto, host:6379, ray://host:10001."),
@@ -104,14 +100,9 @@ def convert(
 
 @cluster_app.command("sft-data")
 def sft_data(
-    source: Annotated[str, typer.Argument(help="A recipe, a YAML file, or a run folder.", show_default=False)],
-    out: Annotated[Path, typer.Option("--out", help="The folder to write.", show_default=False)],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE...", help="Settings that win over the file.", show_default=False, autocompletion=keys
-        ),
-    ] = None,
+    source: Source,
+    out: Out,
+    overrides: Overrides = None,
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
@@ -129,11 +120,7 @@ def plan(
     ] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE...",
-            help="Numbers of the plan (docs/cluster.md), such as model=Qwen2.5-7B gpus=8 turns=5.",
-            show_default=False,
-        ),
+        key_values("Numbers of the plan (docs/cluster.md), such as model=Qwen2.5-7B gpus=8 turns=5."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:

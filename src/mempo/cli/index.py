@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from mempo.cli.policy import Quiet, console
+from mempo.cli.policy import Out, Quiet, console, key_values
 from mempo.progress import stages
 from mempo.storage.stopping import stoppable
 
@@ -25,14 +25,10 @@ def build(
     corpus: Annotated[
         Path, typer.Argument(help="A corpus file: jsonl, TSV, CSV or parquet, also gzip or zst.", show_default=False)
     ],
-    out: Annotated[Path, typer.Option("--out", help="The folder to write.", show_default=False)],
+    out: Out,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE...",
-            help="Settings (docs/retrieval.md), such as kind=dense encoder=minilm dense.factory=SQ8.",
-            show_default=False,
-        ),
+        key_values("Settings (docs/retrieval.md), such as kind=dense encoder=minilm dense.factory=SQ8."),
     ] = None,
     force: Annotated[
         bool,

@@ -14,7 +14,10 @@ from mempo.cli.cluster import cluster_app
 from mempo.cli.index import index_app
 from mempo.cli.policy import (
     ConfigFile,
+    Force,
     Model,
+    OptionalSource,
+    Out,
     Overrides,
     Quiet,
     Served,
@@ -23,6 +26,7 @@ from mempo.cli.policy import (
     Source,
     Tokenizer,
     console,
+    key_values,
     named_policy,
 )
 from mempo.cli.view import view
@@ -47,10 +51,6 @@ app.add_typer(cluster_app, name="cluster")
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in the output folder.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Load what import paths name, print the resolved configuration, and stop.")
-]
-Out = Annotated[Path, typer.Option("--out", help="The folder to write.", show_default=False)]
-Force = Annotated[
-    bool, typer.Option("--force", help="Replace what mempo made there; files of others are kept, as NAME.kept.")
 ]
 
 
@@ -180,8 +180,7 @@ def score(
         Path, typer.Argument(help="A folder of mempo eval, a training run, or a .jsonl file.", show_default=False)
     ],
     overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE...", help="Settings of reward.*, such as reward.normalization=search-r1."),
+        list[str] | None, key_values("Settings of reward.*, such as reward.normalization=search-r1.")
     ] = None,
     scores: Scores = "default",
     per_rollout: Annotated[
@@ -339,10 +338,7 @@ def study(
     file: Annotated[
         str, typer.Argument(help="A study file (docs/study.md), or a shipped one by its name.", show_default=False)
     ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE...", help="Settings of every run that win over the file."),
-    ] = None,
+    overrides: Annotated[list[str] | None, key_values("Settings of every run that win over the file.")] = None,
     only: Annotated[list[str] | None, typer.Option("--only", help="Only this arm; may be given several times.")] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="Runs at a time; default: as many as there are cores.")
@@ -368,7 +364,7 @@ def study(
 
 @app.command("config")
 def show_config(
-    source: Annotated[str | None, typer.Argument(help="A recipe, a YAML file, or a run folder.")] = None,
+    source: OptionalSource = None,
     overrides: Overrides = None,
     explain: Annotated[
         str | None, typer.Option("--explain", metavar="KEY", help="Say what one setting is, such as memory.pool.")
@@ -414,7 +410,7 @@ def push(
 
 @app.command()
 def doctor(
-    source: Annotated[str | None, typer.Argument(help="A recipe, a YAML file, or a run folder.")] = None,
+    source: OptionalSource = None,
     overrides: Overrides = None,
 ) -> None:
     """Check machine, versions, disk, and what a configuration names; exit code 1 when something is missing."""
@@ -456,10 +452,7 @@ def search(
 @app.command()
 def serve(
     index: Annotated[Path, typer.Argument(help="An index folder.", show_default=False)],
-    limits: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE...", help="Limits (docs/retrieval.md), such as max_queries=512."),
-    ] = None,
+    limits: Annotated[list[str] | None, key_values("Limits (docs/retrieval.md), such as max_queries=512.")] = None,
     host: Annotated[str, typer.Option(help="The address to listen on; the default is this machine alone.")] = (
         "127.0.0.1"
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,15 +15,21 @@ from mempo.errors import UserError
 if TYPE_CHECKING:
     from mempo.config import Resolved
 
-Source = Annotated[
-    str,
-    typer.Argument(help="A recipe, a YAML file, or a run folder.", show_default=False, autocompletion=sources),
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="KEY=VALUE...", help="Settings that win over the file.", show_default=False, autocompletion=keys
-    ),
+
+def key_values(help: str, complete: bool = False) -> Any:
+    """Settings after the other arguments. `complete`: they are those of a run, so a shell may offer them."""
+    return typer.Argument(
+        metavar="KEY=VALUE...", help=help, show_default=False, autocompletion=keys if complete else None
+    )
+
+
+_SOURCE = typer.Argument(help="A recipe, a YAML file, or a run folder.", show_default=False, autocompletion=sources)
+Source = Annotated[str, _SOURCE]
+OptionalSource = Annotated[str | None, _SOURCE]
+Overrides = Annotated[list[str] | None, key_values("Settings that win over the file.", complete=True)]
+Out = Annotated[Path, typer.Option("--out", help="The folder to write.", show_default=False)]
+Force = Annotated[
+    bool, typer.Option("--force", help="Replace what mempo made there; files of others are kept, as NAME.kept.")
 ]
 Model = Annotated[
     str | None,

@@ -19,10 +19,10 @@ from mempo.cluster.questions import write_questions
 from mempo.cluster.verl_checkpoint import resumable_step
 from mempo.cluster.verl_config import CONFIG_NAME, verl_config
 from mempo.cluster.verl_keys import changes_nothing_learnt
-from mempo.cluster.verl_text import verl_yaml
 from mempo.config import Config, Resolved, completed
 from mempo.config.base import is_import_path
 from mempo.config.cluster import ClusterSettings
+from mempo.config.yaml_text import dump_yaml
 from mempo.engine.model import load_tokenizer
 from mempo.errors import UserError
 from mempo.progress import say
@@ -58,7 +58,7 @@ def dry_run(resolved: Resolved, address: str | None = None) -> str:
     made = verl_config(
         config, resolved.plain(), folder, address=checked_address(address), environment=_environment(config, folder)
     )
-    return verl_yaml(made)
+    return dump_yaml(made)
 
 
 def launch(
@@ -117,7 +117,7 @@ def launch(
             tested=bool(data.test),
             environment=_environment(config, folder),
         )
-        write_atomic(folder / f"{CONFIG_NAME}.yaml", verl_yaml(made))
+        write_atomic(folder / f"{CONFIG_NAME}.yaml", dump_yaml(made))
         counts = f"{len(data.train)} training questions, {len(data.test)} test questions"
         where = f"verl's settings are in {folder / CONFIG_NAME}.yaml"
         say(console, f"run {run.path}: {counts}; {where}")

@@ -48,10 +48,6 @@ class ModelSettings(Settings):
     """Precision of the layers' matrix products in the update; weights, optimizer, head and softmax stay in float32.
     Sampling and scoring keep `dtype`, so the updated policy differs from the sampled one by rounding
     (`update/k3_old`)."""
-    compile: bool = False
-    """Compile a step of decoding (`torch.compile`): up to a minute at the start, faster rollouts after it. On a CPU
-    it needs a C++ compiler. Only with attention sdpa; if it cannot be compiled, a warning says so and nothing
-    changes."""
     lora: LoraSettings | None = None
     """Train low-rank adapters instead of all weights; needs `pip install 'mempo[lora]'`."""
 
@@ -62,12 +58,6 @@ class ModelSettings(Settings):
                 f"autocast {self.autocast} is for weights in float32, and dtype is {self.dtype}; set one of them back "
                 "(dtype=float32 or autocast=none)"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _compiles_sdpa(self) -> ModelSettings:
-        if self.compile and self.attention != "sdpa":
-            raise ValueError(f"compile is for attention sdpa, and attention is {self.attention}; set compile=false")
         return self
 
 

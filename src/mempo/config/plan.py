@@ -9,9 +9,6 @@ from pydantic import Field, field_validator, model_validator
 from mempo.config.base import Settings
 from mempo.config.rollout import is_known_context
 
-Index = Literal["Flat", "SQfp16", "SQ8", "HNSW32,SQ8", "HNSW64", "IVF16384,SQ8", "IVF16384,PQ192", "IVF16384,PQ96"]
-"""The kinds of index that a plan knows the size and speed of."""
-
 
 class PlanSettings(Settings):
     """Everything a plan depends on. Lengths in tokens are means of a rollout that goes all its turns."""
@@ -103,16 +100,9 @@ class PlanSettings(Settings):
     logit_bytes: int = Field(default=8, ge=1)
     """Per logit in an update: itself and its gradient in 16 bits, and a copy in 32."""
     # --- retrieval
-    index: Index = "IVF16384,SQ8"
-    """Kind of the index that searches are answered from."""
-    documents: int = Field(default=21_015_324, ge=1)
-    """Of the corpus; the default is wiki-18."""
-    dimension: int = Field(default=768, ge=1)
-    """Of its vectors."""
-    cores: int = Field(default=16, ge=1)
-    """Of one replica."""
     replica_queries_per_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Measured (`python bench/retrieval.py INDEX`). None: estimated from what a search reads."""
+    """Measured on one replica of the retrieval service (`python bench/retrieval.py INDEX`). None: the plan does not say
+    how many replicas a run needs."""
     search_s: float = Field(default=0.2, ge=0, allow_inf_nan=False)
     """From a query to its result."""
     burst: float = Field(default=3, ge=1, allow_inf_nan=False)

@@ -38,9 +38,6 @@ class PromptSettings(Settings):
     """System prompt; with `plain` it is put before the question; empty means none."""
     question: str = "{question}"
     """Text around the question; instructions for a model that was not fine-tuned go here."""
-    short_results: bool = False
-    """Show a tool result in full in the next turn, and shortened from then on (`search.short_passage_chars`,
-    `access.short_page_chars`); for contexts that keep old results: `full`, `react`, `window(k)`."""
     force_mem: bool = False
     """Begin every turn from the second on with `<mem>`, written for the policy (no loss, no advantage)."""
     date: str | None = None

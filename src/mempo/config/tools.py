@@ -76,8 +76,6 @@ class SearchSettings(Settings):
     """How a passage is shown; `{n}`, `{title}`, `{text}` and `{url}` are filled in."""
     max_passage_chars: int = Field(default=5000, ge=1)
     """A longer passage is cut before it is tokenised."""
-    short_passage_chars: int = Field(default=160, ge=0)
-    """As much of a passage stays where old results are shown short (`prompt.short_results`)."""
     max_concurrent: int = Field(default=32, ge=1)
     """Searches under way at once."""
     retry: RetrySettings = RetrySettings()
@@ -103,8 +101,6 @@ class AccessSettings(Settings):
     """`corpus` opens only urls of the corpus; `web` fetches from the live web what the policy asks for."""
     max_page_chars: int = Field(default=20_000, ge=1)
     """A longer page is cut before it is tokenised."""
-    short_page_chars: int = Field(default=400, ge=0)
-    """As much of a page stays where old results are shown short (`prompt.short_results`)."""
     max_concurrent: int = Field(default=32, ge=1)
     """Pages under way at once."""
     retry: RetrySettings = RetrySettings()

@@ -10,9 +10,9 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
-from mempo.diagnose.verdicts import LOOK, OK, UNKNOWN
+from mempo.diagnose.verdicts import LOOK, OK, UNKNOWN, number
 from mempo.errors import counted
-from mempo.evaluate.grid import Grid, markdown_text, number, printable
+from mempo.evaluate.grid import Grid, markdown_text, printable
 
 MARKS = {OK: Text("ok", style="green"), LOOK: Text("look", style="bold yellow")}
 TURN_COLUMNS = (

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from mempo.evaluate.grid import Grid, number, printable
+from mempo.evaluate.grid import Grid, printable
 
 HEADER = ("signal", "Pearson", "Spearman", "with state", "right", "wrong", "paid", "paid, alike")
 LEGEND = (
@@ -35,11 +35,11 @@ def table(report: Mapping[str, Any]) -> Grid:
         [
             signal["name"],
             *(_interval(signal[name]) for name in ("pearson", "spearman")),
-            number(signal["state_value"]["value"], "{:+.2f}"),
-            number(signal["right_signs"]["value"], "{:.0%}"),
-            number(signal["wrong_signs"]["value"], "{:.0%}"),
-            number(signal["paid_differs"], "{:.2f}"),
-            number(signal["paid_alike"], "{:.2f}"),
+            _number(signal["state_value"]["value"], "+.2f"),
+            _number(signal["right_signs"]["value"], ".0%"),
+            _number(signal["wrong_signs"]["value"], ".0%"),
+            _number(signal["paid_differs"], ".2f"),
+            _number(signal["paid_alike"], ".2f"),
         ]
         for signal in report["signals"]
     ]
@@ -75,7 +75,11 @@ def measured(report: Mapping[str, Any]) -> list[str]:
 
 
 def _interval(found: Mapping[str, float | None]) -> str:
-    text = number(found["value"], "{:+.2f}")
+    text = _number(found["value"], "+.2f")
     if found["low"] is None or found["high"] is None:
         return text
     return f"{text} [{found['low']:+.2f}, {found['high']:+.2f}]"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)

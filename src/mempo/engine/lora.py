@@ -147,7 +147,7 @@ def _inject(policy: Policy, config: Any, base_path: str) -> Policy:
     for _, parameter in _adapter_parameters(model):
         parameter.data = parameter.data.float()
     model.eval()
-    base = Policy(plain, policy.tokenizer, policy.plain_head, 0, policy.autocast, policy.checkpointing, policy.compiled)
+    base = Policy(plain, policy.tokenizer, policy.plain_head, 0, policy.autocast, policy.checkpointing)
     adapter = Adapter(base, base_path)
     return replace(base, model=model, adapter=adapter)
 

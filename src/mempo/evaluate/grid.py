@@ -99,14 +99,6 @@ def rules_between(groups: Sequence[object]) -> list[int]:
     return [i for i in range(1, len(groups)) if groups[i] != groups[i - 1]]
 
 
-def number(value: float | None, form: str) -> str:
-    """A dash for what is not known; no minus before a zero."""
-    if value is None:
-        return "–"
-    shown = form.format(value)
-    return form.format(0.0) if shown == form.format(-0.0) else shown
-
-
 def printable(text: str) -> str:
     """A line of outside text for a terminal: control characters, which a terminal would obey, become `?`."""
     return "".join(char if char.isprintable() else " " if char.isspace() else "?" for char in text)

@@ -7,7 +7,7 @@ from typing import Any
 
 from mempo.evaluate.compare import ON_SCREEN, Column, Report, Row, part_of, shown
 from mempo.evaluate.export import pass_cell, pass_header
-from mempo.evaluate.grid import Grid, number, rules_between
+from mempo.evaluate.grid import Grid, rules_between
 
 COLUMNS = (
     ("em", "EM", "{:.1%}"),
@@ -25,25 +25,25 @@ ByObjectives = Mapping[int, Mapping[str, Any]]
 
 
 def evaluation_table(results: Sequence[tuple[str, ByObjectives]], title: str) -> Grid:
-    """`results`: (name of the policy, metrics by number of objectives)."""
+    """`results`: (name of the policy, measures by number of objectives)."""
     found = [
         (k, name, of_k[k]) for k in sorted({k for _, m in results for k in m}) for name, of_k in results if k in of_k
     ]
-    rows = [[str(k), _n(metrics), name, *cells(metrics)] for k, name, metrics in found]
+    rows = [[str(k), _n(measures), name, *cells(measures)] for k, name, measures in found]
     headers = ("k", "n", "policy", *(text for _, text, _ in COLUMNS))
     return Grid(headers, rows, ("policy",), title, rules_between([k for k, _, _ in found]), keys=3)
 
 
-def _n(metrics: Mapping[str, Any]) -> str:
-    asked = metrics.get("questions")
+def _n(measures: Mapping[str, Any]) -> str:
+    asked = measures.get("questions")
     if asked is None:
-        return "–"
-    scored = metrics.get("scored_questions")  # evaluations of earlier versions lack it
+        return _show(None, "")
+    scored = measures.get("scored_questions")  # evaluations of earlier versions lack it
     return part_of(int(asked if scored is None else scored), int(asked))
 
 
-def cells(metrics: Mapping[str, Any]) -> list[str]:
-    return [number(metrics.get(name), form) for name, _, form in COLUMNS]
+def cells(measures: Mapping[str, Any]) -> list[str]:
+    return [_show(measures.get(name), form) for name, _, form in COLUMNS]
 
 
 def report_table(report: Report, title: str) -> Grid:
@@ -59,7 +59,7 @@ def report_table(report: Report, title: str) -> Grid:
 
 
 def scores_table(report: Report, names: Sequence[str]) -> Grid:
-    """The metrics of published scorers, such as `mem1/f1`, by scorer."""
+    """The measures of published scorers, such as `mem1/f1`, by scorer."""
     columns = [column for column in report.columns if column.name in names]
     values = [[shown(row.estimates[column.name].mean, column.form) for column in columns] for row in report.rows]
     heads = [column.header.replace("/", " ") for column in columns]
@@ -79,3 +79,7 @@ def _estimate(row: Row, column: Column) -> str:
     if column.name not in ("em", "judge") or estimate.low is None or estimate.high is None:
         return text
     return f"{text} [{100 * estimate.low:.0f}–{100 * estimate.high:.0f}]"
+
+
+def _show(value: float | None, form: str) -> str:
+    return "–" if value is None else form.format(value)

@@ -123,7 +123,7 @@ async def play(
                 if errors_in_row >= settings.max_errors_in_row:
                     raise UserError(
                         f"{counted(errors_in_row, 'rollout')} in a row failed by infrastructure, the last with: "
-                        f"{done.error or _tool_error(done)}; fix it and play them again with --retry-errors"
+                        f"{done.error or _tool_error(done)}; fix it, then repeat them with --retry-errors"
                     )
         finally:
             if cohort is not None:

@@ -146,7 +146,7 @@ class HttpClient:
         pool = await self._pool()
         async with pool.turns:
             self.counts["requests"] += 1
-            asking(self._service, url)
+            asking(self._service, str(url))
             try:
                 async with asyncio.timeout(within_s):
                     return await self._exchange(pool.session, method, URL(url), content)

@@ -116,21 +116,19 @@ def check_probe(
                 pieces = [(opening("mem"), True), (text, False), (closing("mem"), True)]
                 requests.append(probe_request(one.question_ids + tokenizer.encode_mixed(pieces).ids, probe))
     answers = iter(scorer.score(requests, temperature=1.0) if requests else [])
-    found: list[tuple[float, float | None, float]] = []
-    for one, _ in asked:
-        values = [None if text is None else next(answers) for text in (one.right, one.one_wrong, one.other)]
-        right, wrong, other = (None if v is None else math.exp(float(v.mean())) for v in values)
-        assert right is not None
-        assert other is not None
-        found.append((right, wrong, other))
+
+    def p() -> float:
+        return math.exp(float(next(answers).mean()))
+
+    found = [(p(), None if one.one_wrong is None else p(), p()) for one, _ in asked]
     pairs = [(right, wrong) for right, wrong, _ in found if wrong is not None]
     return ProbeCheck(
         questions=len(found),
-        p_right=mean(right for right, _, _ in found),
-        p_one_wrong=mean(wrong for _, wrong in pairs),
-        p_other=mean(other for _, _, other in found),
-        beats_one_wrong=mean(float(right > wrong) for right, wrong in pairs),
-        beats_other=mean(float(right > other) for right, _, other in found),
+        p_right=mean([right for right, _, _ in found]),
+        p_one_wrong=mean([wrong for _, wrong in pairs]),
+        p_other=mean([other for _, _, other in found]),
+        beats_one_wrong=mean([float(right > wrong) for right, wrong in pairs]),
+        beats_other=mean([float(right > other) for right, _, other in found]),
     )
 
 

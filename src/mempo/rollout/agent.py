@@ -219,8 +219,7 @@ async def rollout(
         error = result.notice if result.error == ToolErrorKind.UNAVAILABLE else None
         after_eos = not agent.renderer.tokenizer.eos_ids.isdisjoint(turn.generated_ids[-1:])
         observation = agent.renderer.observation(result, limits.max_obs_tokens, after_eos)
-        short = agent.renderer.short_observation(result, limits.max_obs_tokens, after_eos)
-        turns[-1] = dataclasses.replace(turn, observation=observation, short_observation=short, tool_error=error)
+        turns[-1] = dataclasses.replace(turn, observation=observation, tool_error=error)
         if sum(t.tool_error is not None for t in turns) >= limits.max_tool_errors:
             return done(StopReason.TOOL_ERROR, error=error)
 

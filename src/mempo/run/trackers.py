@@ -87,7 +87,7 @@ class Wandb:
     def __init__(self, folder: Path, name: str, mark: str, config: Mapping[str, Any]) -> None:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         with _IMPORTING:
-            import wandb
+            import wandb  # pyright: ignore[reportMissingImports] - an extra
 
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "mempo"),
@@ -117,10 +117,10 @@ class Trackio:
 
     def __init__(self, folder: Path, name: str, mark: str, config: Mapping[str, Any]) -> None:
         with _IMPORTING:
-            import trackio
+            import trackio  # pyright: ignore[reportMissingImports] - an extra
 
         for module in (trackio, trackio.utils, trackio.run):  # they print, and have no setting for it
-            module.print = lambda *args, **keywords: None
+            setattr(module, "print", lambda *args, **keywords: None)  # noqa: B010
         self._run = trackio.init(
             project=os.environ.get("TRACKIO_PROJECT", "mempo"),
             name=f"{name}-{mark}",
@@ -144,8 +144,8 @@ class Mlflow:
     def __init__(self, folder: Path, name: str, mark: str, config: Mapping[str, Any]) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         with _IMPORTING:
-            import mlflow
-            from mlflow.entities import Metric, Param
+            import mlflow  # pyright: ignore[reportMissingImports] - an extra
+            from mlflow.entities import Metric, Param  # pyright: ignore[reportMissingImports]
 
         for talkative in ("mlflow", "alembic"):
             logging.getLogger(talkative).setLevel(logging.WARNING)

@@ -27,7 +27,7 @@ from mempo.engine.update import Updater
 from mempo.engine.vllm import require_vllm
 from mempo.errors import UserError
 from mempo.evaluate.report import ByObjectives, evaluation_table
-from mempo.evaluate.runner import EvalResult, EvalSetup, evaluate, greedy_note
+from mempo.evaluate.runner import EvalSetup, evaluate, greedy_note
 from mempo.progress import say
 from mempo.rollout.render import Renderer, prompt_probe
 from mempo.rollout.tokenizer import Tokenizer
@@ -41,6 +41,7 @@ from mempo.setup import (
     load_data,
     make_agent,
     make_sampler,
+    make_scoring,
     make_tools,
 )
 from mempo.storage.atomic import atomic_folder
@@ -118,7 +119,8 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
     if resume:
         _refuse_nothing_left(run, newest, old, resolved.config)
     config, began = resolved.config, time.monotonic()
-    own_advantages, score_of_user = advantage_function(config), custom_score(config)
+    advantage_function(config)  # refuses what it must before anything is made
+    score_of_user = custom_score(config)
     check_trackers(config)
     if config.cluster is not None and config.rl.steps:
         raise UserError(
@@ -208,12 +210,8 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
             sampler=setup.sampler,
             scorer=scorer,
             updater=Updater(policy, config.rl.optim, config.rl.loss, reference if anchored else None),
-            outcome=config.reward,
-            memory=config.memory,
-            advantages=config.advantages,
+            scoring=make_scoring(config, agent, policy.window),
             seed=config.seed if config.rl.seed is None else config.rl.seed,
-            custom_score=score_of_user,
-            own_advantages=own_advantages,
             reference=LocalScorer(reference) if reference else None,
         )
         if config.rl.memory_signal and config.rl.probe_check_questions and not in_rl:
@@ -356,13 +354,9 @@ def _evaluated(
     if not data.test:
         return {}
     rollouts = run.path / "rollouts" / f"evaluation-{name}.jsonl"
-    result = evaluate(setup, data.test, config.evaluate, rollouts, console)
-    _save(file, result)
-    return result.by_objectives()
-
-
-def _save(file: Path, result: EvalResult) -> None:
-    write_atomic(file, json.dumps(result.by_objectives(), indent=1) + "\n")
+    found = evaluate(setup, data.test, config.evaluate, rollouts, console).by_objectives()
+    write_atomic(file, json.dumps(found, indent=1) + "\n")
+    return found
 
 
 def _print_table(results: Sequence[tuple[str, ByObjectives]], config: Config, console: Console) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,26 +68,23 @@ def versions() -> dict[str, str]:
 
 
 def evaluation_of(folder: Path, name: str) -> dict[str, dict[str, Any]]:
-    """`{objectives: metrics}` of an evaluation; `given` is the share of objectives answered at whatever place."""
+    """`{objectives: measures}` of an evaluation; `given` is the share of objectives answered at whatever place."""
     file = folder / f"evaluation-{name}.json"
-    metrics: dict[str, dict[str, Any]] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    measures: dict[str, dict[str, Any]] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
     given = _given(folder / "rollouts" / f"evaluation-{name}.jsonl")
     return {
         k: {
-            **{
-                key: found.get(key)
-                for key in ("questions", "scored_questions", *EVALUATED)
-                if key in found or key in EVALUATED
-            },
+            **{key: found[key] for key in ("questions", "scored_questions") if key in found},
+            **{key: found.get(key) for key in EVALUATED},
             "p_mem": found.get("memory/p_mem_raw"),
             "given": given.get(int(k)),
         }
-        for k, found in metrics.items()
+        for k, found in measures.items()
     }
 
 
 def curve_of(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """`{metric: [points]}` of the steps of RL, `step` among them, those that the run has."""
+    """`{measure: [points]}` of the steps of RL, `step` among them, those that the run has."""
     lines = [line for line in metrics if line["stage"] == "rl"]
     size = max(1, -(-len(lines) // MOST_POINTS))
     parts = [lines[first : first + size] for first in range(0, len(lines), size)]
@@ -105,16 +103,14 @@ def objectives_right(folder: Path) -> dict[str, float]:
     for step in steps:
         values = _given_by_line(folder / "rollouts" / f"step-{step}.jsonl")
         if values:
-            found[str(step)] = round(sum(value for _, value in values) / len(values), 5)
+            found[str(step)] = round(statistics.fmean(value for _, value in values), 5)
     return found
 
 
 def _given(file: Path) -> dict[int, float]:
     """`{objectives: share answered}` of the rollouts in a file."""
-    by_objectives: dict[int, list[float]] = {}
-    for k, value in _given_by_line(file):
-        by_objectives.setdefault(k, []).append(value)
-    return {k: round(sum(values) / len(values), 5) for k, values in by_objectives.items()}
+    found = _given_by_line(file)
+    return {n: round(statistics.fmean(value for k, value in found if k == n), 5) for n in {k for k, _ in found}}
 
 
 def _given_by_line(file: Path) -> list[tuple[int, float]]:

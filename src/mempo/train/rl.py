@@ -11,24 +11,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 
-from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.config.rollout import DecodingSettings
-from mempo.config.train import AdvantageSettings, RlSettings
+from mempo.config.train import RlSettings
 from mempo.engine.optimizer import learning_rate
 from mempo.engine.update import TrainRow, Updater
 from mempo.errors import UserError
 from mempo.progress import Progress
-from mempo.rewards.outcome import CustomScore
 from mempo.rollout.agent import Agent, run_rollouts
 from mempo.rollout.interfaces import Sampler, Scorer
 from mempo.rollout.question import Question
 from mempo.storage.rollouts import save_rollouts
 from mempo.storage.run_folder import RunFolder
-from mempo.train.advantages import AdvantageFunction, batch_advantages
+from mempo.train.advantages import batch_advantages
 from mempo.train.batch import advantages_by_turn, rollout_jobs, training_rows
 from mempo.train.checkpoint import Rescue, last_checkpoint, load_optimizer_state, load_silence, save_state
 from mempo.train.finite import FiniteSteps
@@ -59,27 +57,9 @@ class RlSetup:
     sampler: Sampler
     scorer: Scorer
     updater: Updater
-    outcome: OutcomeSettings
-    memory: MemorySettings
-    advantages: AdvantageSettings
+    scoring: Scoring
     seed: int
-    custom_score: CustomScore | None = None
-    own_advantages: AdvantageFunction | None = None
     reference: Scorer | None = None
-
-    def scoring(self, memory_signal: bool, max_failed_share: float = 1.0) -> Scoring:
-        return Scoring(
-            outcome=self.outcome,
-            memory=self.memory,
-            advantages=self.advantages,
-            tokenizer=self.agent.renderer.tokenizer,
-            window_tokens=self.updater.policy.window,
-            memory_signal=memory_signal,
-            custom_score=self.custom_score,
-            own_advantages=self.own_advantages,
-            grammar=self.agent.grammar,
-            max_failed_share=max_failed_share,
-        )
 
 
 def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Console) -> None:
@@ -90,7 +70,7 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
     """
     check_questions(setup.questions, settings)
     updater, policy = setup.updater, setup.updater.policy
-    scoring = setup.scoring(settings.memory_signal, settings.max_failed_share)
+    scoring = replace(setup.scoring, memory_signal=settings.memory_signal, max_failed_share=settings.max_failed_share)
     group_size = settings.rollouts_per_question
     decoding = DecodingSettings(temperature=settings.temperature)
     resumed = last_checkpoint(run, "rl")
@@ -125,7 +105,7 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
             progress.part("scoring")
             scored = score_batch(scoring, questions, trajectories, setup.scorer, setup.reference)
             batch = scored.counted(group_size, step)
-            advantages = batch_advantages(batch, setup.advantages, setup.memory, setup.own_advantages, silence)
+            advantages = batch_advantages(batch, scoring.advantages, scoring.memory, scoring.own_advantages, silence)
             clock.lap("memory_reward")
 
             rows = training_rows(batch, advantages)

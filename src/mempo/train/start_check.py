@@ -14,7 +14,6 @@ from rich.console import Console
 
 from mempo.progress import Progress
 from mempo.rewards.answer_match import says_one_of
-from mempo.rewards.outcome import outcome_score
 from mempo.rewards.rollout_metrics import mean
 from mempo.rollout.agent import DecodingSettings, Job, run_rollouts
 from mempo.rollout.protocol import closing, opening
@@ -72,10 +71,7 @@ def check_start(setup: RlSetup, settings: RlSettings, console: Console) -> Start
             run_rollouts(setup.agent, setup.sampler, jobs, decoding, lambda t: progress.step(t.done, t.note))
         )
     questions = [job.question for job in jobs]
-    scores = [
-        outcome_score(question, trajectory, setup.outcome, setup.custom_score).score
-        for question, trajectory in zip(questions, trajectories, strict=True)
-    ]
+    scores = [outcome.score for outcome in setup.scoring.outcomes(questions, trajectories)]
     return start_check(questions, trajectories, scores, size, setup.agent.renderer.tokenizer)
 
 

@@ -21,11 +21,10 @@ from mempo.rollout.interfaces import BuiltContext, Context, InteractiveEnvironme
 from mempo.rollout.question import Question
 from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import Trajectory, Turn
-from mempo.rollout.turn_text import note_text
+from mempo.rollout.turn_text import note_text, thoughts
 from mempo.run.evaluate import agents_of, open_local, open_served, specs_of
 from mempo.setup import check_window, load_data
 from mempo.view.text import changes, visible
-from mempo.view.turns import thoughts_of
 
 _STYLES = {"ins": "green", "del": "red strike", "": ""}
 
@@ -126,7 +125,7 @@ class _Screen:
             pieces = changes(self._note, note)
             self._print("note", Text.assemble(*((text, _STYLES[kind]) for kind, text in pieces)))
             self._note = note
-        for thought in thoughts_of(turn, self._tokenizer):
+        for thought in thoughts(turn, self._tokenizer):
             self._say("thinks", thought, "italic")
         if turn.parsed.action is not None:
             self._say(turn.parsed.action.kind, turn.parsed.action.text, "bold")

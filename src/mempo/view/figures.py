@@ -43,7 +43,7 @@ def _draw(charts: Sequence[dict[str, Any]], runs: Sequence[str], folder: Path, n
             axis = figure.add_subplot(rows, columns, place)
             for series in chart["series"]:
                 colour = COLOURS[series["run"] % len(COLOURS)]
-                curve(axis, series["x"], series["y"], runs[series["run"]], colour)
+                curve(axis, series["x"], series["y"], str(runs[int(series["run"])]), colour)
             low, high = chart["low"], chart["high"]
             if low is not None and high is not None and high > low:
                 axis.axhspan(low, high, color="#009e73", alpha=0.08, linewidth=0)
