@@ -11,7 +11,7 @@ import pytest
 from mempo.config.evaluate import EvalSettings
 from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.errors import UserError
-from mempo.evaluate.rescore import filled, measures_of, rescored, scorers_of
+from mempo.evaluate.rescore import filled, metric_names, rescored, scorers_of
 from mempo.evaluate.runner import EvalSetup, evaluate
 from mempo.evaluate.saved import read_rollouts, scored_lines
 from mempo.rewards.rollout_metrics import counts
@@ -46,7 +46,7 @@ def test_other_settings_score_otherwise(tmp_path: Path) -> None:
 def test_published_scorers_stand_beside_ours(tmp_path: Path) -> None:
     scorers = scorers_of("search-r1,mem1")
     lines = scored_lines(made(tmp_path), scorers, SETTINGS)
-    assert measures_of(scorers) == ["search-r1/em", "search-r1/sub_em", "mem1/em", "mem1/f1"]
+    assert metric_names(scorers) == ["search-r1/em", "search-r1/sub_em", "mem1/em", "mem1/f1"]
     assert all(line["mem1/em"] == line["search-r1/em"] == line["em"] for line in lines)
 
 

@@ -1,4 +1,4 @@
-"""The same measures for parts of the questions: by the data source, type or level that their rows named."""
+"""The same metrics for parts of the questions: by the data source, type or level that their rows named."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def breakdowns(entries: Sequence[Entry], more: Sequence[str] = (), seed: int = 0
     return reports
 
 
-def breakdown_measures(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float | None]]]:
-    """`{key: {value: measures}}` of one agent, for files."""
+def breakdown_metrics(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float | None]]]:
+    """`{key: {value: metrics}}` of one agent, for files."""
     found = {}
     for key, values in values_of(lines).items():
         parts = {value: summarise(_with_value(lines, key, value)) for value in values}

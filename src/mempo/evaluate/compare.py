@@ -1,4 +1,4 @@
-"""Agents side by side: measures with intervals by number of objectives, and each agent against the first."""
+"""Agents side by side: metrics with intervals by number of objectives, and each agent against the first."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Form = Literal["percent", "number", "whole"]
 
 @dataclass(frozen=True)
 class Column:
-    """A measure in a table. `optional`: left out when no row knows it. `share`: it lies between 0 and 1."""
+    """A metric in a table. `optional`: left out when no row knows it. `share`: it lies between 0 and 1."""
 
     name: str
     header: str
@@ -107,7 +107,7 @@ class Pair:
     """`second` against `first` on the questions that both have."""
 
     objectives: int
-    measure: str
+    metric: str
     first: str
     second: str
     found: Comparison
@@ -130,7 +130,7 @@ def compare(
     pairs: bool = True,
     notes: Sequence[str] = (),
 ) -> Report:
-    """The table of several agents. `more`: names of further measures of the lines (published scores). With `pairs` the
+    """The table of several agents. `more`: names of further metrics of the lines (published scores). With `pairs` the
     others are compared with the first entry. `notes`: what else is to stand below the table."""
     columns = (*COLUMNS, *(Column(name, name, "number", share=True) for name in more))
     rows, compared, remarks = [], [], []
@@ -213,7 +213,7 @@ def _pass_remark(row: Row, lines: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _fewer_remarks(row: Row) -> list[str]:
-    """Measures that rest on fewer questions than the row's n: a score of one's own or a judge may say nothing."""
+    """Metrics that rest on fewer questions than the row's n: a score of one's own or a judge may say nothing."""
     found = [(name, row.estimates[name].questions) for name in ("score", "judge")]
     return [
         f"k = {row.objectives}: {row.label}: the {name} rests on {n} of {counted(row.questions, 'question')}"

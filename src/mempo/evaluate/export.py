@@ -82,7 +82,7 @@ def pair_texts(report: Report) -> list[str]:
 
 
 def _difference(pair: Pair) -> str:
-    found, name = pair.found, {"em": "EM", "f1": "F1"}.get(pair.measure, pair.measure)
+    found, name = pair.found, {"em": "EM", "f1": "F1"}.get(pair.metric, pair.metric)
     span = "" if found.low is None or found.high is None else f" [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
     p = "" if found.p_value is None else ", p < 0.001" if found.p_value < 0.001 else f", p = {found.p_value:.2g}"
     return f"{name} {100 * (found.difference or 0):+.1f}{span}{p}"

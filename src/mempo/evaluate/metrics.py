@@ -1,4 +1,4 @@
-"""Many rollouts of one agent as measures: by number of objectives, question by question first."""
+"""Many rollouts of one agent as metrics: by number of objectives, question by question first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _calls(line: Line) -> float | None:
 
 
 KEYS = {"turns": "num_turns"}
-"""Measures that are a key of the line under another name."""
+"""Metrics that are a key of the line under another name."""
 
 VALUES: dict[str, Value] = {
     "searches": lambda line: None if line.get("actions") is None else line["actions"].get("search", 0),
@@ -31,7 +31,7 @@ VALUES: dict[str, Value] = {
     "note_tokens": lambda line: sum(found) / len(found) if (found := line.get("note_tokens")) else None,
     "p_mem": lambda line: mean(note["p_mem_raw"] for note in line["notes"]) if line.get("notes") else None,
 }
-"""What a rollout's line says of a measure, where it is not just a key of the line; None: not known."""
+"""What a rollout's line says of a metric, where it is not just a key of the line; None: not known."""
 
 AVERAGED = (
     *("score", "em", "f1", "sub_em", "mean_em", "mean_f1"),
@@ -42,13 +42,13 @@ AVERAGED = (
 
 
 def value_of(name: str) -> Value:
-    """The value of a measure in a line; those not in `VALUES` are keys of it."""
+    """The value of a metric in a line; those not in `VALUES` are keys of it."""
     key = KEYS.get(name, name)
     return VALUES.get(name, lambda line: line.get(key))
 
 
 def means_of(lines: Iterable[Line], names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """`{measure: {question id: mean over its rollouts that count}}`, without questions of which nothing is known."""
+    """`{metric: {question id: mean over its rollouts that count}}`, without questions of which nothing is known."""
     sound = [line for line in lines if counts(line)]
     places: dict[str, int] = {}
     index = np.array([places.setdefault(line["question_id"], len(places)) for line in sound], dtype=np.intp)
@@ -120,7 +120,7 @@ def objective_means(lines: Iterable[Line], name: str) -> list[float | None]:
 
 
 def summarise(lines: Sequence[Line], more: Sequence[str] = (), samples: int | None = None) -> dict[str, Any]:
-    """Measures of rollouts of one agent and one number of objectives. `more`: further keys of the lines to average;
+    """Metrics of rollouts of one agent and one number of objectives. `more`: further keys of the lines to average;
     `samples`: how many samples a question were asked for, where that is known.
 
     `questions` and `rollouts` are counts, `errors` and `unscored` are rollouts that do not count: they are in no mean.

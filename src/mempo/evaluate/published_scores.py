@@ -150,25 +150,25 @@ VARIANTS: dict[str, tuple[Variant, tuple[str, ...]]] = {
     "asearcher-eval": (asearcher_eval, ("em", "cem", "f1")),
     "asearcher": (asearcher_train, ("em", "cem", "f1", "reward")),
 }
-MEASURES = {name: measures for name, (_, measures) in VARIANTS.items()}
-SUMMED = frozenset(f"mem1/{measure}" for measure in MEASURES["mem1"])
-"""Measures that are summed over the objectives, so that they lie between 0 and k."""
+METRICS = {name: metrics for name, (_, metrics) in VARIANTS.items()}
+SUMMED = frozenset(f"mem1/{metric}" for metric in METRICS["mem1"])
+"""Metrics that are summed over the objectives, so that they lie between 0 and k."""
 
 
 def variant_scores(
     name: str, answer: str | None, objectives: Objectives, meta: Mapping[str, Any] | None = None
 ) -> dict[str, float]:
-    """Measures of one published scorer; without an answer all are 0.
+    """Metrics of one published scorer; without an answer all are 0.
 
     Raises:
         KeyError: `name` is not one of `VARIANTS`.
     """
-    score, measures = VARIANTS[name]
+    score, metrics = VARIANTS[name]
     parts = [] if answer is None else _parts(name, answer.strip(), len(objectives))
     if not parts or len(parts) != len(objectives):
-        return dict.fromkeys(measures, 0.0)
+        return dict.fromkeys(metrics, 0.0)
     found = score(list(zip(parts, objectives, strict=True)), meta or {})
-    return {measure: found[measure] for measure in measures}
+    return {metric: found[metric] for metric in metrics}
 
 
 def _parts(name: str, answer: str, objectives: int) -> list[str]:

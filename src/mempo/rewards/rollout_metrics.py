@@ -1,4 +1,4 @@
-"""What is reported about a rollout, and about many: the same measures in training and evaluation."""
+"""What is reported about a rollout, and about many: the same metrics in training and evaluation."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mempo.rollout.question import Question
 from mempo.rollout.trajectory import StopReason, Trajectory
 
 Facts = Mapping[str, Any]
-ANSWER_MEASURES = ("em", "f1", "sub_em", "mean_em", "mean_f1")
-OBJECTIVE_MEASURES = ("objective_em", "objective_f1", "objective_sub_em")
+ANSWER_METRICS = ("em", "f1", "sub_em", "mean_em", "mean_f1")
+OBJECTIVE_METRICS = ("objective_em", "objective_f1", "objective_sub_em")
 TOKENS = ("generated_tokens", "peak_context_tokens", "total_tokens", "processed_tokens")
 
 
@@ -50,14 +50,14 @@ def rollout_record(
 
 
 def answer_record(answer: AnswerScore | None) -> dict[str, Any]:
-    """The measures of an answer, of the whole (`em` …) and by objective (`objective_em` … `[objectives]`); None where
+    """The metrics of an answer, of the whole (`em` …) and by objective (`objective_em` … `[objectives]`); None where
     there is no gold to compare with."""
     if answer is None:
-        return dict.fromkeys((*ANSWER_MEASURES, *OBJECTIVE_MEASURES))
+        return dict.fromkeys((*ANSWER_METRICS, *OBJECTIVE_METRICS))
     by_objective = (answer.per_objective_em, answer.per_objective_f1, answer.per_objective_sub_em)
     return {
-        **{name: getattr(answer, name) for name in ANSWER_MEASURES},
-        **dict(zip(OBJECTIVE_MEASURES, map(list, by_objective), strict=True)),
+        **{name: getattr(answer, name) for name in ANSWER_METRICS},
+        **dict(zip(OBJECTIVE_METRICS, map(list, by_objective), strict=True)),
     }
 
 
@@ -81,9 +81,9 @@ def unscored(line: Facts) -> bool:
     return not counts(line) and not line.get("is_error")
 
 
-def known(measures: Mapping[str, float | None]) -> dict[str, float]:
-    """Measures that have a value."""
-    return {name: value for name, value in measures.items() if value is not None}
+def known(metrics: Mapping[str, float | None]) -> dict[str, float]:
+    """Metrics that have a value."""
+    return {name: value for name, value in metrics.items() if value is not None}
 
 
 def mean(values: Iterable[float | None]) -> float | None:
@@ -95,7 +95,7 @@ def mean(values: Iterable[float | None]) -> float | None:
 def aggregate(
     facts: Sequence[Facts], stops: Sequence[StopReason], counted: Sequence[bool] | None = None
 ) -> dict[str, float | None]:
-    """Measures over many rollouts. Those that do not count (see `counts`; `counted` `[rollouts]` takes its place) are
+    """Metrics over many rollouts. Those that do not count (see `counts`; `counted` `[rollouts]` takes its place) are
     counted as `errors` or `unscored`, and enter nothing else."""
     counted = [counts(f) for f in facts] if counted is None else counted
     sound = [f for f, counts_too in zip(facts, counted, strict=True) if counts_too]
@@ -107,7 +107,7 @@ def aggregate(
         "errors": float(sum(bool(f["is_error"]) for f in facts)),
         "unscored": float(len(left_out)),
         "tool_errors": float(sum(f["tool_errors"] for f in facts)),
-        **{name: mean(f[name] for f in sound) for name in ("score", *ANSWER_MEASURES)},
+        **{name: mean(f[name] for f in sound) for name in ("score", *ANSWER_METRICS)},
         "format_ok": mean(float(f["format_ok"]) for f in sound),
         "turns": mean(f["num_turns"] for f in sound),
         "searches": mean(f["actions"].get("search", 0) for f in sound),

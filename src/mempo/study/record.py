@@ -68,9 +68,9 @@ def versions() -> dict[str, str]:
 
 
 def evaluation_of(folder: Path, name: str) -> dict[str, dict[str, Any]]:
-    """`{objectives: measures}` of an evaluation; `given` is the share of objectives answered at whatever place."""
+    """`{objectives: metrics}` of an evaluation; `given` is the share of objectives answered at whatever place."""
     file = folder / f"evaluation-{name}.json"
-    measures: dict[str, dict[str, Any]] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    metrics: dict[str, dict[str, Any]] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
     given = _given(folder / "rollouts" / f"evaluation-{name}.jsonl")
     return {
         k: {
@@ -79,12 +79,12 @@ def evaluation_of(folder: Path, name: str) -> dict[str, dict[str, Any]]:
             "p_mem": found.get("memory/p_mem_raw"),
             "given": given.get(int(k)),
         }
-        for k, found in measures.items()
+        for k, found in metrics.items()
     }
 
 
 def curve_of(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """`{measure: [points]}` of the steps of RL, `step` among them, those that the run has."""
+    """`{metric: [points]}` of the steps of RL, `step` among them, those that the run has."""
     lines = [line for line in metrics if line["stage"] == "rl"]
     size = max(1, -(-len(lines) // MOST_POINTS))
     parts = [lines[first : first + size] for first in range(0, len(lines), size)]

@@ -16,7 +16,7 @@ MAX_POINTS = 1500
 @dataclass(frozen=True)
 class Chart:
     """`metric` over the steps of `stage`. Healthy is from `low` to `high` (None: open). `per`: divided by another
-    measure. `about`: what a healthy curve does, in words."""
+    metric. `about`: what a healthy curve does, in words."""
 
     title: str
     metric: str
