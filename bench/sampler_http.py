@@ -41,7 +41,7 @@ from mempo.engine.server.capabilities import Capabilities
 from mempo.engine.server.client import OpenAIClient
 from mempo.engine.server.sampler import OpenAISampler
 from mempo.evaluate.loops import run_loop
-from mempo.evaluate.runner import EvalSetup, facts_of, play
+from mempo.evaluate.runner import EvalSetup, play, record_of
 from mempo.rollout.agent import Agent, Job
 from mempo.rollout.context import make_context
 from mempo.rollout.interfaces import ToolResult
@@ -129,7 +129,7 @@ def play_and_save(setup: EvalSetup, jobs: list[Job], in_flight: int) -> list[Tra
     with tempfile.TemporaryDirectory() as folder, RolloutAppender(Path(folder) / "rollouts.jsonl") as appender:
 
         def on_done(job: Job, trajectory: Trajectory, seconds: float) -> None:
-            appender.append(trajectory, facts_of(setup, job.question, trajectory, seconds=seconds))
+            appender.append(trajectory, record_of(setup, job.question, trajectory, seconds=seconds))
             played.append(trajectory)
 
         run_loop(play(setup.agent, setup.sampler, jobs, EvalSettings(max_in_flight=in_flight), on_done))

@@ -1,4 +1,4 @@
-"""Measures over many notes: the drift by turn that pooling makes, and what r goes with, against numpy."""
+"""Metrics over many notes: the drift by turn that pooling makes, and what r goes with, against numpy."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from mempo.errors import UserError
 from mempo.rollout.interfaces import Generation, SamplingParams
 from mempo.rollout.trajectory import GenerationStop
 from mempo.setup import make_sampler
-from mempo.train.rl import measures_of
+from mempo.train.rl import metrics_of
 from tests.tiny import make_tokenizer, tiny_llama
 
 TOKENIZER = make_tokenizer()
@@ -244,7 +244,7 @@ def test_the_gap_of_logprobs_is_measured_after_each_renewal() -> None:
     sampler = sampler_over(engine, policy)
     batching = BatchingSampler(sampler)
     assert sampler.logp_gap is None
-    assert measures_of(batching) == {"sampler/logp_gap": None}
+    assert metrics_of(batching) == {"sampler/logp_gap": None}
     sampler(PROMPTS, [SamplingParams(4, temperature=0.7)] * 3)
     assert sampler.logp_gap is not None
     assert sampler.logp_gap < 1e-5
@@ -253,8 +253,8 @@ def test_the_gap_of_logprobs_is_measured_after_each_renewal() -> None:
     with pytest.warns(UserWarning, match=r"differ by 0\.250 a token"):
         sampler(PROMPTS, [SamplingParams(4, temperature=0.7)] * 3)
     assert sampler.logp_gap == pytest.approx(0.25, abs=1e-4)
-    assert measures_of(batching) == {"sampler/logp_gap": sampler.logp_gap}
-    assert measures_of(BatchingSampler(lambda prompts, sampling: [])) == {}
+    assert metrics_of(batching) == {"sampler/logp_gap": sampler.logp_gap}
+    assert metrics_of(BatchingSampler(lambda prompts, sampling: [])) == {}
     engine.logprob_shift = 0.75
     policy.version += 1
     with pytest.raises(UserError, match=r"differ by 0\.750 a token on the same weights: vLLM does not compute"):

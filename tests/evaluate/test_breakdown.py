@@ -1,4 +1,4 @@
-"""Measures by data source, type and level."""
+"""Metrics by data source, type and level."""
 
 from __future__ import annotations
 

@@ -272,8 +272,8 @@ def test_predictions_of_another_program_are_scored(cli: Cli, tmp_path: Path) -> 
     (tmp_path / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     code, said = cli("score", "p.jsonl", "--scores", "default,search-r1,mem1,asearcher")
     assert code == 0, said
-    measures = json.loads((tmp_path / "scores.json").read_text("utf-8"))["measures"]["p"]["1"]
-    assert [measures[name] for name in ("em", "search-r1/em", "mem1/f1", "asearcher/reward")] == [0.5] * 4
+    metrics = json.loads((tmp_path / "scores.json").read_text("utf-8"))["measures"]["p"]["1"]
+    assert [metrics[name] for name in ("em", "search-r1/em", "mem1/f1", "asearcher/reward")] == [0.5] * 4
     (tmp_path / "p.jsonl").write_text('{"id": "a", "answer": "Paris"}\n', "utf-8")
     code, said = cli("score", "p.jsonl")
     assert code == 0, said

@@ -68,9 +68,9 @@ def test_means_are_by_question_first_and_pass_at_k_is_shown() -> None:
     assert row.estimates["em"].mean == 0.5
     assert (row.samples, row.pass_k, row.pass_questions) == (3, 1.0, 1)
     assert pass_rate(lines, 1) == (0.5, 2)
-    measures = summarise([item | EXTRA for item in lines])
-    assert (measures["em"], measures["errors"]) == (0.5, 2.0)
-    assert (measures["pass@3"], measures["pass@3_questions"]) == (1.0, 1.0)
+    metrics = summarise([item | EXTRA for item in lines])
+    assert (metrics["em"], metrics["errors"]) == (0.5, 2.0)
+    assert (metrics["pass@3"], metrics["pass@3_questions"]) == (1.0, 1.0)
 
 
 def half_failed() -> list[dict[str, Any]]:
@@ -85,7 +85,7 @@ def test_pass_at_k_says_on_how_many_questions_it_rests() -> None:
     assert (row.n, row.samples, row.pass_k, row.pass_questions) == ("10", 3, 1.0, 5)
     assert row.estimates["em"].mean == 0.5
     said = "k = 2: x: pass@3 rests on 5 of 10 questions with 3 scored samples; pass@2 is 50.0% on 10 questions"
-    assert report.remarks == (said,)
+    assert report.warnings == (said,)
     head, _, cells, *_ = markdown(report).splitlines()
     assert "| pass@3 |" in head
     assert "| 100.0% (n 5 of 10) |" in cells
@@ -138,7 +138,7 @@ def test_what_was_asked_and_never_played_is_seen() -> None:
 
 def test_a_measure_that_rests_on_fewer_questions_is_said() -> None:
     lines = [line(f"q{i}", 1.0, judge=None if i else 1.0, score=None if i == 2 else 1.0) for i in range(3)]
-    assert compare([Entry("x", lines)]).remarks == (
+    assert compare([Entry("x", lines)]).warnings == (
         "k = 2: x: the score rests on 2 of 3 questions",
         "k = 2: x: the judge rests on 1 of 3 questions",
     )
@@ -147,9 +147,9 @@ def test_a_measure_that_rests_on_fewer_questions_is_said() -> None:
 def test_questions_without_a_gold_answer_are_said() -> None:
     unknown = [line(f"q{i}", None, gold=None) | {"is_error": False} for i in range(3)]
     report = compare([Entry("x", unknown)])
-    assert report.remarks == ("x: no question has a gold answer, so EM and F1 are not known",)
+    assert report.warnings == ("x: no question has a gold answer, so EM and F1 are not known",)
     report = compare([Entry("x", [*unknown, line("q9", 1.0, gold=["g"])])])
-    assert report.remarks == ("x: 3 of 4 rollouts answer questions without a gold answer and are not in EM and F1",)
+    assert report.warnings == ("x: 3 of 4 rollouts answer questions without a gold answer and are not in EM and F1",)
     assert report.rows[0].n == "1 of 4"
 
 
@@ -174,7 +174,7 @@ def test_places_of_objectives() -> None:
 
 def test_runs_without_a_common_question_say_so() -> None:
     report = compare([Entry("x", [line("a", 1.0)]), Entry("y", [line("b", 1.0)])])
-    assert report.remarks == ("2 objectives: x and y have no scored question in common",)
+    assert report.warnings == ("2 objectives: x and y have no scored question in common",)
     assert pair_texts(report) == []
 
 
@@ -232,11 +232,11 @@ def test_rollouts_without_a_score_are_in_no_estimate_and_said() -> None:
     pure, report = compare([Entry("a", alone)]), compare([Entry("a", mixed)])
     assert report.rows[0].estimates == pure.rows[0].estimates
     assert (report.rows[0].questions, report.rows[0].rollouts) == (pure.rows[0].questions, 10)
-    assert report.remarks == (
+    assert report.warnings == (
         "k = 2: a: 2 rollouts without a score are in no average",
         "k = 2: a: pass@2 rests on 0 of 9 questions with 2 scored samples",
     )
-    assert pure.remarks == ()
+    assert pure.warnings == ()
 
 
 def test_pairs_in_words() -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from mempo.evaluate.grid import Grid
 
-HEADERS = ("k", "agent", "EM", "total tokens", "peak context", "a measure of several words", "errors")
+HEADERS = ("k", "agent", "EM", "total tokens", "peak context", "a metric of several words", "errors")
 ROWS = [
     ["2", "memory", "66.0% [57–75]", "12345", "1234", "0.5", "0"],
     ["10", "window(3)", "100.0% [90–100]", "1234567", "99", "–", "12"],

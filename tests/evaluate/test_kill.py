@@ -94,12 +94,12 @@ def test_killed_three_times_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
     assert 0 < killed_at[0] < killed_at[1] < killed_at[2] < 160, "each was killed on its way"
     assert [len(found) for found in lines(tmp_path / "killed").values()] == [80, 80]
     assert lines(tmp_path / "killed") == lines(tmp_path / "straight")
-    measures = [json.loads((tmp_path / out / "evaluation.json").read_text("utf-8")) for out in ("killed", "straight")]
-    for found in measures:
+    metrics = [json.loads((tmp_path / out / "evaluation.json").read_text("utf-8")) for out in ("killed", "straight")]
+    for found in metrics:
         for by_k in found.values():
             by_k["1"].pop("seconds")
-    assert measures[0] == measures[1]
-    assert 0 < measures[0]["memory"]["1"]["em"] < 1
-    assert set(measures[0]["memory"]["1"]["by"]["data_source"]) == {"s0", "s1"}
+    assert metrics[0] == metrics[1]
+    assert 0 < metrics[0]["memory"]["1"]["em"] < 1
+    assert set(metrics[0]["memory"]["1"]["by"]["data_source"]) == {"s0", "s1"}
     record = json.loads((tmp_path / "killed/server.json").read_text("utf-8"))
     assert record["capabilities"]["stop_field"] == "stop_reason"

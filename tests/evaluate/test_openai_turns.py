@@ -13,7 +13,7 @@ from mempo.engine.server.capabilities import Capabilities
 from mempo.engine.server.client import OpenAIClient
 from mempo.engine.server.sampler import OpenAISampler
 from mempo.evaluate.metrics import summarise
-from mempo.evaluate.runner import EvalSetup, facts_of
+from mempo.evaluate.runner import EvalSetup, record_of
 from mempo.rewards.memory import MemorySettings
 from mempo.rewards.outcome import OutcomeSettings
 from mempo.rollout.agent import Job, run_rollouts
@@ -61,11 +61,11 @@ def test_a_model_that_only_thinks_is_wrong_and_counted() -> None:
     assert all(turn.parsed.action is None for trajectory in done[::2] for turn in trajectory.turns)
     setup = EvalSetup(agent, sampler, None, OutcomeSettings(), MemorySettings(), 0)
     lines = [
-        {**facts_of(setup, question, trajectory), "stop": trajectory.stop}
+        {**record_of(setup, question, trajectory), "stop": trajectory.stop}
         for question, trajectory in zip(asked, done, strict=True)
     ]
-    measures = summarise(lines)
-    assert (measures["em"], measures["questions"], measures["errors"]) == (0.5, 6, 0)
+    metrics = summarise(lines)
+    assert (metrics["em"], metrics["questions"], metrics["errors"]) == (0.5, 6, 0)
 
 
 def generated(text: str, limit: int = 16, completion_tokens: int | None = None, **more: Any) -> Generation:

@@ -1,4 +1,4 @@
-"""Evaluation: the same questions and the same noise for every policy, and measures by number of objectives."""
+"""Evaluation: the same questions and the same noise for every policy, and metrics by number of objectives."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_same_evaluation_twice_is_the_same() -> None:
     asked = questions(4)
     first, second = (evaluate(setup(Speaker(wandering)), asked, EvalSettings()) for _ in range(2))
     assert first == second
-    assert len({fact["num_turns"] for fact in first.facts}) > 1
+    assert len({record["num_turns"] for record in first.records}) > 1
 
 
 def test_decoding_is_as_asked() -> None:
@@ -76,7 +76,7 @@ def test_measures_are_by_number_of_objectives_and_questions_are_counted_once() -
     assert (table[1]["questions"], table[1]["rollouts"], table[1]["em"]) == (3, 6, 1)
     assert (table[2]["questions"], table[2]["rollouts"], table[2]["em"]) == (1, 2, 0)
     assert table[2]["stop/answered"] == 2
-    assert [fact["question_id"] for fact in result.facts] == ["q0", "q0", "q1", "q1", "q2", "q2", "two", "two"]
+    assert [record["question_id"] for record in result.records] == ["q0", "q0", "q1", "q1", "q2", "q2", "two", "two"]
 
 
 def test_p_mem_needs_a_scorer() -> None:
@@ -104,7 +104,7 @@ def test_an_own_score_takes_the_place_of_the_match() -> None:
         return None if question.id == "q0" else 0.25
 
     result = evaluate(setup(Speaker(right), custom_score=own), questions(3), EvalSettings())
-    assert [fact["score"] for fact in result.facts] == [None, 0.25, 0.25]
+    assert [record["score"] for record in result.records] == [None, 0.25, 0.25]
     assert result.by_objectives()[1]["score"] == 0.25
     assert result.by_objectives()[1]["em"] == 1
 
@@ -123,4 +123,4 @@ def test_rollouts_are_saved(tmp_path: Path) -> None:
     trajectories, lines, _ = load_rollouts(tmp_path / "deep" / "rollouts.jsonl", TOKENIZER, made.agent.grammar)
     assert [trajectory.stop for trajectory in trajectories] == result.stops
     assert [line["question_id"] for line in lines] == ["q0", "q1", "q2"]
-    assert [line["score"] for line in lines] == [fact["score"] for fact in result.facts]
+    assert [line["score"] for line in lines] == [record["score"] for record in result.records]

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from mempo.evaluate.report import COLUMNS, ByObjectives, cells, evaluation_table
+from mempo.evaluate.report import COLUMNS, HEADERS, ByObjectives, evaluation_row, evaluation_table
 from mempo.rewards.rollout_metrics import aggregate
 
 START: ByObjectives = {2: {"questions": 50.0, "em": 0.125, "f1": 0.5, "memory/p_mem_raw": None, "errors": 0.0}}
@@ -36,7 +36,7 @@ def test_policies_stand_below_each_other_by_number_of_objectives() -> None:
 
 
 def test_what_is_not_known_is_a_dash_and_zero_is_zero() -> None:
-    by_header = dict(zip((header for _, header, _ in COLUMNS), cells(START[2]), strict=True))
+    by_header = dict(zip(HEADERS, evaluation_row("2", "start", START[2]), strict=True))
     assert by_header["P(mem)"] == "–"
     assert by_header["errors"] == "0"
     assert by_header["turns"] == "–"

@@ -17,7 +17,7 @@ from mempo.rewards.note_contexts import (
     previous_note_context,
     visible_context,
 )
-from mempo.rewards.note_reward import threshold_bar
+from mempo.rewards.note_reward import threshold_logprob
 from mempo.rollout.trajectory import Trajectory
 from tests.rewards.build import QUESTION_IDS, question, trajectory, turn
 from tests.rewards.test_memory import FakeScorer, score, three_turns
@@ -28,7 +28,7 @@ Q1, Q2 = QUESTION_IDS
 
 def reward(evidence: Evidence, **settings: Any) -> NoteScore:
     chosen = MemorySettings(**settings)
-    return note_reward(evidence, chosen, threshold_bar([evidence], chosen))
+    return note_reward(evidence, chosen, threshold_logprob([evidence], chosen))
 
 
 def p(*logprobs: float) -> float:
@@ -127,13 +127,13 @@ def test_a_quantile_of_the_batch_is_the_threshold() -> None:
     first = Evidence(1, np.array([-4.0, -1.0]), np.array([-3.0, -2.0]))
     second = Evidence(1, np.array([-0.5]), np.array([math.nan]))
     settings = MemorySettings(baseline="full", threshold="independent", threshold_quantile=0.5)
-    # Of -4 -3 -2 -1 the median is -2.5; a note that is not finite sets no bar.
-    bar = threshold_bar([first, second], settings)
-    assert bar == pytest.approx(-2.5)
-    found = note_reward(first, settings, bar)
+    # Of -4 -3 -2 -1 the median is -2.5; a note that is not finite has no say.
+    least_logprob = threshold_logprob([first, second], settings)
+    assert least_logprob == pytest.approx(-2.5)
+    found = note_reward(first, settings, least_logprob)
     assert (found.kept_mem, found.kept_baseline) == (1, 1)
     assert found.r == pytest.approx(math.exp(-1) - math.exp(-2))
-    assert note_reward(second, settings, bar).reason == NoSignal.NAN
+    assert note_reward(second, settings, least_logprob).reason == NoSignal.NAN
 
 
 def test_the_quantile_is_taken_over_all_notes_of_the_batch() -> None:

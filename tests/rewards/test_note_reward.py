@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mempo.config.rewards import MemorySettings
 from mempo.rewards import NoteScore
-from mempo.rewards.note_reward import Evidence, note_reward, threshold_bar
+from mempo.rewards.note_reward import Evidence, note_reward, threshold_logprob
 
 MEM = [-0.2, -3.5, -0.1, -2.8]  # log-probs of four gold tokens given the note
 FULL = [-0.3, -0.4, -2.0, -1.5]  # and given the history
@@ -22,7 +22,7 @@ def note(mem: list[float], full: list[float] | None = None, **settings: Any) -> 
     settings.setdefault("baseline", "none" if full is None else "full")
     chosen = MemorySettings(**settings)
     evidence = Evidence(1, np.array(mem), None if full is None else np.array(full))
-    return note_reward(evidence, chosen, threshold_bar([evidence], chosen))
+    return note_reward(evidence, chosen, threshold_logprob([evidence], chosen))
 
 
 @pytest.mark.parametrize(

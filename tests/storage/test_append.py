@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mempo.rollout.protocol import TurnGrammar
-from mempo.storage.append import RolloutAppender, items_end, latest, read_facts, repair
+from mempo.storage.append import RolloutAppender, items_end, latest, read_rollout_lines, repair
 from mempo.storage.files import read_lines
 from mempo.storage.read_files import DamagedFile
 from mempo.storage.rollouts import load_rollouts, save_rollouts, tokens_path
@@ -61,15 +61,15 @@ def test_lines_whose_arrays_never_reached_the_disk_go(tmp_path: Path) -> None:
     assert repair(tmp_path / "nowhere.jsonl") == 0
 
 
-def test_facts_come_without_tokens_and_without_the_sidecar(tmp_path: Path) -> None:
+def test_lines_come_without_tokens_and_without_the_sidecar(tmp_path: Path) -> None:
     file = tmp_path / "r.jsonl"
     append(file, 0, 1)
     tokens_path(file).unlink()
-    lines = list(read_facts(file))
+    lines = list(read_rollout_lines(file))
     assert [line["score"] for line in lines] == [0.0, 0.5]
     assert all("turns" not in line and "question_ids" not in line for line in lines)
     assert lines == [{k: v for k, v in line.items() if k not in ("turns", "question_ids")} for line in read_lines(file)]
-    assert list(read_facts(file, whole=True)) == read_lines(file)
+    assert list(read_rollout_lines(file, whole=True)) == read_lines(file)
 
 
 def test_text_that_looks_like_the_place_to_cut_is_text(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_text_that_looks_like_the_place_to_cut_is_text(tmp_path: Path) -> None:
     said = 'x, "question_ids": [1, 2], "turns": ['
     with RolloutAppender(file) as appender:
         appender.append(ROLLOUTS[0], {"question": said, "meta2": {"question_ids": [1]}})
-    (line,) = read_facts(file)
+    (line,) = read_rollout_lines(file)
     assert line["question"] == said
     assert line["meta2"] == {"question_ids": [1]}
 
@@ -85,10 +85,10 @@ def test_text_that_looks_like_the_place_to_cut_is_text(tmp_path: Path) -> None:
 def test_foreign_and_torn_lines(tmp_path: Path) -> None:
     file = tmp_path / "r.jsonl"
     file.write_text('{"question_id": "a", "rollout": 0, "question_ids": 3}\n{"question_id": "b", "roll', "utf-8")
-    assert list(read_facts(file)) == [{"question_id": "a", "rollout": 0, "question_ids": 3}]
+    assert list(read_rollout_lines(file)) == [{"question_id": "a", "rollout": 0, "question_ids": 3}]
     file.write_text('{"question_id": "a"}\nno json\n', "utf-8")
     with pytest.raises(DamagedFile, match="line 2"):
-        list(read_facts(file))
+        list(read_rollout_lines(file))
 
 
 def test_the_last_line_of_a_key_counts() -> None:

@@ -1,4 +1,4 @@
-"""The run folder: configuration, measures, checkpoints that are whole or absent."""
+"""The run folder: configuration, metrics, checkpoints that are whole or absent."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_every_value_survives_the_file(tmp_path: Path, value: object) -> None:
     began(tmp_path / "r", {"key": value}).begin({"key": value}, resume=True)
 
 
-# --- measures ------------------------------------------------------------------------------------------------------
+# --- metrics ------------------------------------------------------------------------------------------------------
 
 
 def test_measures_are_a_line_a_step(tmp_path: Path) -> None:

@@ -72,23 +72,23 @@ def test_a_rollout_comes_back_as_it_was(tmp_path: Path, trajectory: Trajectory) 
     assert loaded == trajectory
 
 
-def test_many_rollouts_with_facts_and_advantages_come_back(tmp_path: Path) -> None:
+def test_many_rollouts_with_records_and_advantages_come_back(tmp_path: Path) -> None:
     trajectories = list(CASES.values())
-    facts = [
+    records = [
         {"question": f"question {n}\u2028", "gold": [["a"], ["b"]], "score": None} for n in range(len(trajectories))
     ]
     advantages = [{t.index: [0.25 * t.index] * len(t.generated_ids) for t in made.turns} for made in trajectories]
     file = tmp_path / "step-1.jsonl"
-    save_rollouts(file, trajectories, facts, advantages)
+    save_rollouts(file, trajectories, records, advantages)
     loaded, lines, advantages = load_rollouts(file, TOKENIZER, TurnGrammar())
     assert loaded == trajectories
-    assert [{key: line[key] for key in fact} for line, fact in zip(lines, facts, strict=True)] == facts
+    assert [{key: line[key] for key in record} for line, record in zip(lines, records, strict=True)] == records
     assert advantages == advantages
 
 
-def test_facts_cannot_take_the_place_of_the_rollouts_own(tmp_path: Path) -> None:
-    facts = {"question_id": "x", "stop": "x", "answer": "x", "turns": 3, "question_ids": "x", "rollout": 9}
-    save_rollouts(tmp_path / "s.jsonl", [CASES["memory"]], [facts])
+def test_records_cannot_take_the_place_of_the_rollouts_own(tmp_path: Path) -> None:
+    records = {"question_id": "x", "stop": "x", "answer": "x", "turns": 3, "question_ids": "x", "rollout": 9}
+    save_rollouts(tmp_path / "s.jsonl", [CASES["memory"]], [records])
     (loaded,), _, _ = load_rollouts(tmp_path / "s.jsonl", TOKENIZER, TurnGrammar())
     assert loaded == CASES["memory"]
 

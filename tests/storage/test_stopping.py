@@ -35,10 +35,10 @@ RUN = """
     stage, at, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     log = RunFolder.log
 
-    def logged(self, name, step, measures):
+    def logged(self, name, step, metrics):
         if (name, step) == (stage, at):
             os.kill(os.getpid(), number)
-        log(self, name, step, measures)
+        log(self, name, step, metrics)
 
     RunFolder.log = logged
     sys.argv = ["mempo", *sys.argv[4:]]

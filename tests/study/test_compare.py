@@ -95,7 +95,7 @@ def test_several_numbers_of_objectives_have_their_mean_beside_them() -> None:
         for arm, ten in (("outcome", 0.2), ("both", None))
     ]
     (section,) = sections(done, "outcome")
-    assert [measure.name for measure in section.compared] == ["em@2", "em@10", "em"]
+    assert [metric.name for metric in section.compared] == ["em@2", "em@10", "em"]
     outcome, both = section.rows
     assert outcome.by_metric["em"].mean == pytest.approx(0.4)
     assert both.by_metric["em"].mean is None  # not known is not 0

@@ -23,7 +23,7 @@ from mempo.retrieval import faiss as faiss_index
 from mempo.rollout.protocol import TurnGrammar
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory
-from mempo.storage.append import RolloutAppender, read_facts
+from mempo.storage.append import RolloutAppender, read_rollout_lines
 from mempo.storage.rollouts import load_rollouts
 from mempo.storage.run_folder import RunFolder
 from mempo.train.checkpoint import CannotSave, Rescue, saving
@@ -143,7 +143,7 @@ def test_rollouts_that_found_no_room_are_played_again(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert said.value.filename == str(file)
-    before = [line["question_id"] for line in read_facts(file)]
+    before = [line["question_id"] for line in read_rollout_lines(file)]
     assert 0 < len(before) < 40
     append(made[len(before) :])
     assert [one.question_id for one in load_rollouts(file, TOKENIZER, TurnGrammar())[0]] == [f"q{n}" for n in range(40)]

@@ -216,7 +216,7 @@ def test_a_file_that_grows_is_read_on(tmp_path: Path) -> None:
     record = {"question_id": "q0", "rollout": 1, "answer": "Paris; Tokyo", "notes": [{"turn": 1, "p_mem": 0.9}]}
     path.with_suffix(".notes.jsonl").write_text(json.dumps(record) + "\n")
     assert file.rows()[1].p_note == 0.9
-    assert file.facts(1)["notes"] == record["notes"]
+    assert file.record(1)["notes"] == record["notes"]
     with path.open("a") as torn:
         torn.write('{"question_id": "q9", "roll')
     assert len(file.rows()) == 2
@@ -260,8 +260,8 @@ def test_evaluations_in_a_run_come_along(tmp_path: Path) -> None:
     (evaluation / "rollouts" / "step-1.jsonl").rename(evaluation / "rollouts" / "a1.jsonl")
     (evaluation / "rollouts" / "step-1.tokens").rename(evaluation / "rollouts" / "a1.tokens")
     (evaluation / "agents.json").write_text(json.dumps({"a1": {"name": "window(1)"}}))
-    measures = {"window(1)": {"2": {"questions": 3.0, "scored_questions": 2.0, "em": 0.5}}}
-    (evaluation / "evaluation.json").write_text(json.dumps(measures))
+    metrics = {"window(1)": {"2": {"questions": 3.0, "scored_questions": 2.0, "em": 0.5}}}
+    (evaluation / "evaluation.json").write_text(json.dumps(metrics))
     folders = open_folders([run])
     assert [folder.label for folder in folders] == ["run", "run/evaluations/abc"]
     assert folders[1].table()[0][:4] == ("2", "2 of 3", "window(1)", "50.0%")

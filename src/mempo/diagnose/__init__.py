@@ -1,1 +1,1 @@
-"""What a run's rollouts say about its memory signal: measures, verdicts, a table, JSON and figures."""
+"""What a run's rollouts say about its memory signal: metrics, verdicts, a table, JSON and figures."""

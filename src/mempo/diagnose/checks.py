@@ -1,6 +1,6 @@
 """The table of checks: what is measured, which values are healthy, what it means, and what to change when it is not.
 
-The thresholds are rules of thumb, taken from toy runs and from what the measures mean; docs/diagnose.md says more on
+The thresholds are rules of thumb, taken from toy runs and from what the metrics mean; docs/diagnose.md says more on
 each.
 """
 

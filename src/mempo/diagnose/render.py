@@ -39,9 +39,9 @@ def screen(report: Mapping[str, Any]) -> Group:
     known = [check for check in report["checks"] if check["verdict"] != UNKNOWN]
     rows = [[c["label"], c["shown"], c["healthy"], MARKS[c["verdict"]], c["meaning"]] for c in known]
     checks = Grid(
-        ("measure", "value", "healthy", "", "what it is"),
+        ("metric", "value", "healthy", "", "what it is"),
         rows,
-        words=("measure", "healthy", "", "what it is"),
+        words=("metric", "healthy", "", "what it is"),
     )
     after = [Text(f"look: {check['label']}: {check['change']}") for check in known if check["change"]]
     unknown = [check["label"] for check in report["checks"] if check["verdict"] == UNKNOWN]
@@ -67,12 +67,12 @@ def turns(report: Mapping[str, Any]) -> Grid:
 def page(report: Mapping[str, Any]) -> str:
     """Markdown. Outside text is in code blocks, which it cannot close."""
     checks = Grid(
-        ("measure", "value", "healthy", "", "what it is; what to change"),
+        ("metric", "value", "healthy", "", "what it is; what to change"),
         [
             [c["label"], c["shown"], c["healthy"], "" if c["verdict"] == UNKNOWN else c["verdict"], _sentence(c)]
             for c in report["checks"]
         ],
-        words=("measure", "healthy", "", "what it is; what to change"),
+        words=("metric", "healthy", "", "what it is; what to change"),
     )
     lines = [
         "# Diagnosis",

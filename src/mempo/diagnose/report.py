@@ -126,7 +126,7 @@ def _number(value: Any) -> float | None:
 
 
 def _note_curve(step: int, batch: Batch) -> dict[str, float | int | None]:
-    """Measures of the texts of one saved step."""
+    """Metrics of the texts of one saved step."""
     notes = summary(notes_of(batch))
     return {"step": step, **{name: notes[name] for name in NOTE_CURVES}, **variety(batch)}
 

@@ -31,14 +31,13 @@ from mempo.storage.files import write_atomic
 from mempo.storage.outputs import output_files, refuse_taken
 from mempo.storage.read_files import exists
 from mempo.storage.rollouts import load_rollouts
-from mempo.storage.run_folder import RunFolder
+from mempo.storage.run_folder import EVALUATIONS, RunFolder
 from mempo.tools.make import own_tool
 
 CURVE_QUESTIONS = 32
 """Curves of notes are drawn from so many questions of a step."""
 _MADE_BY = "mempo diagnose"
 _STEP = re.compile(r"step-(\d+)\.jsonl")
-_EVALUATIONS = ("evaluation-start", "evaluation-final")
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,7 @@ class _Reader:
     def read(self, name: str) -> tuple[Batch, list[Trajectory], list[str]]:
         """The batch of a rollout file, the trajectories of its rollouts that count, and what to warn of."""
         config, file = self.config, self.run / "rollouts" / f"{name}.jsonl"
-        is_rl = name not in _EVALUATIONS
+        is_rl = name not in EVALUATIONS
         try:
             trajectories, lines, _ = load_rollouts(file, self.tokenizer, self.grammar)
             lines = finite(lines)  # another writer may have put NaN there
@@ -190,7 +189,7 @@ def _grammar(config: Config) -> TurnGrammar:
 def _chosen(run: Path, step: str) -> str:
     """The name of the rollout file that `--step` asks for."""
     steps = saved_steps(run)
-    evaluations = [name for name in _EVALUATIONS if (run / "rollouts" / f"{name}.jsonl").is_file()]
+    evaluations = [name for name in EVALUATIONS if (run / "rollouts" / f"{name}.jsonl").is_file()]
     if step in evaluations:
         return step
     if step == "last" and steps:
@@ -239,7 +238,7 @@ def _ask(
 
 def _other_policy(run: Path, name: str, model: Path | str, metrics: Sequence[Mapping[str, Any]]) -> list[str]:
     """A warning where the policy that is asked is not the one that made the rollouts."""
-    if name in _EVALUATIONS:
+    if name in EVALUATIONS:
         return []
     made = name.removeprefix("step-")
     last = max((line["step"] for line in metrics if line.get("stage") == "rl"), default=0)

@@ -1,4 +1,4 @@
-"""From measures to verdicts. `look` means "look at this", not "this is wrong"."""
+"""From metrics to verdicts. `look` means "look at this", not "this is wrong"."""
 
 from __future__ import annotations
 

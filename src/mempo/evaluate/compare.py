@@ -120,7 +120,7 @@ class Report:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     pairs: tuple[Pair, ...] = ()
-    remarks: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = field(default=())
 
 
 def compare(
@@ -133,7 +133,7 @@ def compare(
     """The table of several agents. `more`: names of further metrics of the lines (published scores). With `pairs` the
     others are compared with the first entry. `notes`: what else is to stand below the table."""
     columns = (*COLUMNS, *(Column(name, name, "number", share=True) for name in more))
-    rows, compared, remarks = [], [], []
+    rows, compared, warnings = [], [], []
     grouped = [
         (entry, {**{k: [] for k, n in entry.asked.questions.items() if n}, **by_objectives(entry.lines)})
         for entry in entries
@@ -143,7 +143,11 @@ def compare(
         means = {entry.label: means_of(lines, [c.name for c in columns]) for entry, lines in here}
         for entry, lines in here:
             rows.append(_row(k, entry, lines, columns, means[entry.label], seed))
-            remarks += [*_unscored_remark(rows[-1], lines), *_pass_remark(rows[-1], lines), *_fewer_remarks(rows[-1])]
+            warnings += [
+                *_unscored_warning(rows[-1], lines),
+                *_pass_warning(rows[-1], lines),
+                *_fewer_warnings(rows[-1]),
+            ]
         first = here[0][0].label
         for entry, _ in here[1:] if pairs else ():
             label = entry.label
@@ -152,12 +156,12 @@ def compare(
                 compared.append(Pair(k, name, first, label, found))
             if 0 < (common := compared[-1].found.questions) < max(len(means[first]["em"]), len(means[label]["em"])):
                 both = f"{first} and {label} are compared on the {counted(common, 'question')} that both have"
-                remarks.append(f"{counted(k, 'objective')}: {both}")
+                warnings.append(f"{counted(k, 'objective')}: {both}")
             elif not common:
-                remarks.append(f"{counted(k, 'objective')}: {first} and {label} have no scored question in common")
-    remarks += _gold_remarks(entries) if pairs else []
+                warnings.append(f"{counted(k, 'objective')}: {first} and {label} have no scored question in common")
+    warnings += _gold_warnings(entries) if pairs else []
     kept = tuple(c for c in columns if not c.optional or any(row.estimates[c.name].mean is not None for row in rows))
-    return Report(kept, tuple(rows), tuple(compared), (*remarks, *notes))
+    return Report(kept, tuple(rows), tuple(compared), (*warnings, *notes))
 
 
 def _row(
@@ -190,7 +194,7 @@ def _estimate(column: Column, objectives: int, values: Mapping[str, float], seed
     return share(values, objectives if column.name in SUMMED else 1, seed)
 
 
-def _unscored_remark(row: Row, lines: Sequence[Mapping[str, Any]]) -> list[str]:
+def _unscored_warning(row: Row, lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """Rollouts that did not fail for infrastructure reasons, and that do not count all the same."""
     left_out = sum(map(unscored, lines))
     if not left_out:
@@ -199,7 +203,7 @@ def _unscored_remark(row: Row, lines: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"k = {row.objectives}: {row.label}: {rest}"]
 
 
-def _pass_remark(row: Row, lines: Sequence[Mapping[str, Any]]) -> list[str]:
+def _pass_warning(row: Row, lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """What can be said of all questions where some lack samples that were asked for."""
     if row.samples < 2 or row.pass_questions >= row.asked:
         return []
@@ -212,7 +216,7 @@ def _pass_remark(row: Row, lines: Sequence[Mapping[str, Any]]) -> list[str]:
     return [text]
 
 
-def _fewer_remarks(row: Row) -> list[str]:
+def _fewer_warnings(row: Row) -> list[str]:
     """Metrics that rest on fewer questions than the row's n: a score of one's own or a judge may say nothing."""
     found = [(name, row.estimates[name].questions) for name in ("score", "judge")]
     return [
@@ -222,7 +226,7 @@ def _fewer_remarks(row: Row) -> list[str]:
     ]
 
 
-def _gold_remarks(entries: Sequence[Entry]) -> list[str]:
+def _gold_warnings(entries: Sequence[Entry]) -> list[str]:
     """Rollouts whose question has no gold answer: EM, F1 and their like say nothing of them."""
     found = []
     for entry in entries:

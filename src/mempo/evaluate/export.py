@@ -91,7 +91,7 @@ def _difference(pair: Pair) -> str:
 def markdown(report: Report) -> str:
     columns = report.columns
     table = Grid(header(report, columns), [cells(report, row, columns) for row in report.rows], ("agent",)).markdown()
-    notes = [f"- {markdown_text(text)}\n" for text in (*pair_texts(report), *report.remarks)]
+    notes = [f"- {markdown_text(text)}\n" for text in (*pair_texts(report), *report.warnings)]
     return "".join([table, *(["\n", *notes] if notes else [])])
 
 

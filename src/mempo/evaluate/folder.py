@@ -87,7 +87,7 @@ FREE_KEYS = (
     "server.url",
     "sft",
 )
-"""May differ when an evaluation goes on: which rollouts are made, how many and how fast, but not what they are like."""
+"""May differ when an evaluation is resumed: which rollouts, how many and how fast, but not what they are like."""
 
 
 class EvalFolder:
@@ -170,7 +170,7 @@ class EvalFolder:
         asked: Asked,
         completed: Completed | None = None,
     ) -> None:
-        """Write what is evaluated, or go on with it. `asked`: of every agent in `specs`; what was asked for before is
+        """Write what is evaluated, or resume it. `asked`: of every agent in `specs`; what was asked for before is
         kept where it is more. Raises as `refuse_changes` does."""
         self.refuse_changes(config, identity, completed)
         write_atomic(self.path / "identity.json", json.dumps(dict(identity), indent=1) + "\n")

@@ -128,7 +128,7 @@ def open_judge(settings: JudgeSettings, console: Console | None = None) -> Judge
 
 
 def judge_prompt(item: Asked, max_answer_chars: int) -> str:
-    """The facts, a line each, all outside text quoted."""
+    """Question, gold and answer, a line each, all outside text quoted."""
     answer = (item.answer or "").strip()
     if len(answer) > max_answer_chars:
         answer = answer[:max_answer_chars] + _CUT_MARK

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mempo.evaluate.compare import ON_SCREEN, Column, Report, Row, part_of, shown
+from mempo.evaluate.compare import ON_SCREEN, Column, Report, Row, shown
 from mempo.evaluate.export import pass_cell, pass_header
 from mempo.evaluate.grid import Grid, rules_between
 
@@ -20,6 +20,7 @@ COLUMNS = (
     ("turns", "turns", "{:.1f}"),
     ("errors", "errors", "{:.0f}"),
 )
+HEADERS = ("k", "n", "policy", *(header for _, header, _ in COLUMNS))
 
 ByObjectives = Mapping[int, Mapping[str, Any]]
 
@@ -29,21 +30,15 @@ def evaluation_table(results: Sequence[tuple[str, ByObjectives]], title: str) ->
     found = [
         (k, name, of_k[k]) for k in sorted({k for _, m in results for k in m}) for name, of_k in results if k in of_k
     ]
-    rows = [[str(k), _n(metrics), name, *cells(metrics)] for k, name, metrics in found]
-    headers = ("k", "n", "policy", *(text for _, text, _ in COLUMNS))
-    return Grid(headers, rows, ("policy",), title, rules_between([k for k, _, _ in found]), keys=3)
+    rows = [evaluation_row(str(k), name, metrics) for k, name, metrics in found]
+    return Grid(HEADERS, rows, ("policy",), title, rules_between([k for k, _, _ in found]), keys=3)
 
 
-def _n(metrics: Mapping[str, Any]) -> str:
+def evaluation_row(k: str, policy: str, metrics: Mapping[str, Any]) -> list[str]:
     asked = metrics.get("questions")
-    if asked is None:
-        return _show(None, "")
-    scored = metrics.get("scored_questions")  # evaluations of earlier versions lack it
-    return part_of(int(asked if scored is None else scored), int(asked))
-
-
-def cells(metrics: Mapping[str, Any]) -> list[str]:
-    return [_show(metrics.get(name), form) for name, _, form in COLUMNS]
+    scored = metrics.get("scored_questions", asked)  # evaluations of earlier versions lack it
+    of = f" of {asked:.0f}" if asked is not None and scored is not None and scored < asked else ""
+    return [k, _show(scored, "{:.0f}") + of, policy, *(_show(metrics.get(name), form) for name, _, form in COLUMNS)]
 
 
 def report_table(report: Report, title: str) -> Grid:

@@ -14,14 +14,14 @@ from rich.console import Console
 from mempo.config.evaluate import AgentSpec, EvalSettings
 from mempo.evaluate.folder import EvalFolder
 from mempo.evaluate.loops import run_loop
-from mempo.evaluate.runner import EvalSetup, facts_of, jobs_of, play, scored_notes
+from mempo.evaluate.runner import EvalSetup, jobs_of, play, record_of, scored_notes
 from mempo.evaluate.saved import read_beside
 from mempo.progress import Progress
 from mempo.rewards.rollout_metrics import counts
 from mempo.rollout.agent import Job, Tally
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory
-from mempo.storage.append import REMEDY, Key, RolloutAppender, read_facts
+from mempo.storage.append import REMEDY, Key, RolloutAppender, read_rollout_lines
 from mempo.storage.files import append_line
 from mempo.storage.read_files import reading
 from mempo.storage.rollouts import open_tokens, trajectory_of
@@ -64,9 +64,9 @@ def play_missing(
         with Progress(console, spec.name, len(jobs), "rollout", history=True) as progress:
 
             def on_done(job: Job, trajectory: Trajectory, seconds: float) -> None:
-                facts = facts_of(setup, job.question, trajectory, seconds=seconds)
-                appender.append(trajectory, facts)
-                so_far.add(facts)
+                record = record_of(setup, job.question, trajectory, seconds=seconds)
+                appender.append(trajectory, record)
+                so_far.add(record)
 
             def tell(tally: Tally) -> None:
                 progress.step(tally.done, f"{so_far}{tally.note}")
@@ -83,10 +83,10 @@ class _SoFar:
     scored: int = 0
     errors: int = 0
 
-    def add(self, facts: Mapping[str, Any]) -> None:
-        self.errors += bool(facts["is_error"])
-        if facts["em"] is not None and counts(facts):
-            self.right, self.scored = self.right + facts["em"], self.scored + 1
+    def add(self, record: Mapping[str, Any]) -> None:
+        self.errors += bool(record["is_error"])
+        if record["em"] is not None and counts(record):
+            self.right, self.scored = self.right + record["em"], self.scored + 1
 
     def __str__(self) -> str:
         em = f"em {self.right / self.scored:.3f}  " if self.scored else ""
@@ -149,7 +149,7 @@ def _score(
 
 def _whole_lines(file: Path, wanted: set[Key]) -> Iterator[dict[str, Any]]:
     """The last line of every wanted key, tokens and all, one at a time."""
-    last = {(line["question_id"], line["rollout"]): number for number, line in enumerate(read_facts(file))}
+    last = {(line["question_id"], line["rollout"]): number for number, line in enumerate(read_rollout_lines(file))}
     numbers = {last[key] for key in wanted}
     with file.open("rb") as opened:
         for number, raw in enumerate(opened):

@@ -1,4 +1,4 @@
-"""Play questions with a fixed policy and gather the facts of every rollout."""
+"""Play questions with a fixed policy and gather the records of every rollout."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ class EvalSetup:
 
 @dataclass(frozen=True)
 class EvalResult:
-    """`facts` and `stops` `[rollouts]`, in the order of the questions."""
+    """`records` and `stops` `[rollouts]`, in the order of the questions."""
 
-    facts: list[dict[str, Any]]
+    records: list[dict[str, Any]]
     stops: list[StopReason]
 
     def by_objectives(self) -> dict[int, dict[str, Any]]:
-        """Measures by number of objectives, see `summarise`."""
-        lines = [{**fact, "stop": stop} for fact, stop in zip(self.facts, self.stops, strict=True)]
+        """Metrics by number of objectives, see `summarise`."""
+        lines = [{**record, "stop": stop} for record, stop in zip(self.records, self.stops, strict=True)]
         return {k: summarise(chosen) for k, chosen in by_objectives(lines).items()}
 
 
@@ -136,7 +136,7 @@ def _tool_error(trajectory: Trajectory) -> str:
     return next((turn.tool_error for turn in reversed(trajectory.turns) if turn.tool_error), "no message")
 
 
-def facts_of(
+def record_of(
     setup: EvalSetup,
     question: Question,
     trajectory: Trajectory,
@@ -190,9 +190,9 @@ def evaluate(
     with Progress(console or Console(quiet=True), "evaluation", len(jobs), "rollout") as progress:
         asyncio.run(play(setup.agent, setup.sampler, jobs, patient, on_done, lambda t: progress.step(t.done, t.note)))
     asked, trajectories = [job.question for job in jobs], [done[i] for i in range(len(jobs))]
-    facts = [facts_of(setup, *played) for played in zip(asked, trajectories, strict=True)]
-    notes = scored_notes(setup, asked, trajectories, list(map(counts, facts)))
-    facts = [{**fact, "notes": list(map(asdict, found))} for fact, found in zip(facts, notes, strict=True)]
+    records = [record_of(setup, *played) for played in zip(asked, trajectories, strict=True)]
+    notes = scored_notes(setup, asked, trajectories, list(map(counts, records)))
+    records = [{**record, "notes": list(map(asdict, found))} for record, found in zip(records, notes, strict=True)]
     if save_to is not None:
-        save_rollouts(save_to, trajectories, facts)
-    return EvalResult(facts, [trajectory.stop for trajectory in trajectories])
+        save_rollouts(save_to, trajectories, records)
+    return EvalResult(records, [trajectory.stop for trajectory in trajectories])

@@ -14,12 +14,12 @@ from typing_extensions import TypedDict
 from mempo.config.rewards import OutcomeSettings
 from mempo.evaluate.predictions import read_predictions
 from mempo.evaluate.rescore import filled, rescored
-from mempo.storage.append import REMEDY, Key, latest, read_facts
+from mempo.storage.append import REMEDY, Key, latest, read_rollout_lines
 from mempo.storage.read_files import exists, read_lines, reading
 from mempo.storage.rollouts import tokens_path
 
 
-class Remark(TypedDict):
+class AboutAnswer(TypedDict):
     """A line about the answer of a rollout."""
 
     question_id: str
@@ -27,13 +27,13 @@ class Remark(TypedDict):
     answer: str | None
 
 
-class NotesLine(Remark):
+class NotesLine(AboutAnswer):
     """The memory reward of its notes."""
 
     notes: list[dict[str, Any]]
 
 
-class JudgeLine(Remark):
+class JudgeLine(AboutAnswer):
     """What a judge says of it; None: no verdict."""
 
     judge: float | None
@@ -61,7 +61,7 @@ def read_rollouts(path: Path) -> dict[Key, dict[str, Any]]:
         return {}
     with reading(path, REMEDY):
         own = tokens_path(path).exists()
-        rows = read_facts(path, whole=_lacks_costs(path)) if own else read_predictions(path)
+        rows = read_rollout_lines(path, whole=_lacks_costs(path)) if own else read_predictions(path)
         lines = latest(map(filled, rows))
     for line in () if own else lines.values():  # without its arrays they say nothing
         for key in ("question_ids", "turns"):
@@ -88,7 +88,7 @@ def read_beside(path: Path, kind: str) -> list[dict[str, Any]]:
 
 def _lacks_costs(path: Path) -> bool:
     """Rollouts of a training step, or of an older version: their costs are counted from their turns."""
-    first = next(read_facts(path), None)
+    first = next(read_rollout_lines(path), None)
     return first is not None and "dependency" not in first
 
 

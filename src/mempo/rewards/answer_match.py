@@ -1,4 +1,4 @@
-"""Answer matching: normalisation, tokens, and the three measures built on them (EM, F1, sub-EM).
+"""Answer matching: normalisation, tokens, and the three metrics built on them (EM, F1, sub-EM).
 
 Two normalisations, by name:
 
@@ -113,7 +113,7 @@ class Match(NamedTuple):
 
 
 def match(prediction: str, aliases: str | Sequence[str], variant: str = "default") -> Match:
-    """All three measures at once."""
+    """All three metrics at once."""
     gold = _gold(_as_aliases(aliases), variant)
     normal = normalize(prediction, variant)
     if normal and normal in gold.normals:

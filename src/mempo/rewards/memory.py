@@ -19,7 +19,7 @@ import numpy as np
 
 from mempo.config.rewards import MemorySettings
 from mempo.rewards.note_contexts import BASELINES, Ids, ahead_contexts, full_context, note_context
-from mempo.rewards.note_reward import Evidence, NoteScore, note_reward, silent, threshold_bar
+from mempo.rewards.note_reward import Evidence, NoteScore, note_reward, silent, threshold_logprob
 from mempo.rewards.probe import NoSignal, Probe, ProbeTokenizer, probe_or_reason
 from mempo.rollout.interfaces import Scorer, ScoreRequest
 from mempo.rollout.question import Question
@@ -122,10 +122,10 @@ def score_notes(
         for _, place in rollout
         if isinstance(place, _Place)
     }
-    bar = threshold_bar(list(evidence.values()), settings)
+    least = threshold_logprob(list(evidence.values()), settings)
 
     def note(turn: int, place: NoSignal | _Place) -> NoteScore:
-        return silent(turn, place) if isinstance(place, NoSignal) else note_reward(evidence[id(place)], settings, bar)
+        return silent(turn, place) if isinstance(place, NoSignal) else note_reward(evidence[id(place)], settings, least)
 
     return [[note(turn, place) for turn, place in rollout] for rollout in places]
 

@@ -62,8 +62,8 @@ def silent(turn: int, reason: NoSignal, gold_tokens: int = 0) -> NoteScore:
     return NoteScore(turn, None, None, None, gold_tokens, 0, None, None, None, reason)
 
 
-def note_reward(evidence: Evidence, settings: MemorySettings, bar: float | None = None) -> NoteScore:
-    """The reward of one note. `bar`: the log-prob that a threshold asks for (see `threshold_bar`)."""
+def note_reward(evidence: Evidence, settings: MemorySettings, least_logprob: float | None = None) -> NoteScore:
+    """The reward of one note. `least_logprob`: that of the threshold (see `threshold_logprob`)."""
     if not evidence.finite:
         return silent(evidence.turn, NoSignal.NAN, gold_tokens=len(evidence.mem))
     everything = np.ones(len(evidence.mem), dtype=bool)
@@ -71,7 +71,7 @@ def note_reward(evidence: Evidence, settings: MemorySettings, bar: float | None 
     def p(logprobs: np.ndarray, keep: np.ndarray = everything) -> float | None:
         return _probability(logprobs, keep, evidence.objectives, settings)
 
-    keep_mem, keep_base = _kept(evidence.mem, evidence.base, settings, bar)
+    keep_mem, keep_base = _kept(evidence.mem, evidence.base, settings, least_logprob)
     ahead = tuple(value for logprobs in evidence.ahead if (value := p(logprobs)) is not None)
     p_mem = _discounted(p(evidence.mem, keep_mem), ahead, settings.lookahead.gamma)
     p_base = None if evidence.base is None or keep_base is None else p(evidence.base, keep_base)
@@ -91,8 +91,8 @@ def note_reward(evidence: Evidence, settings: MemorySettings, bar: float | None 
     )
 
 
-def threshold_bar(evidence: Sequence[Evidence], settings: MemorySettings) -> float | None:
-    """The log-prob that a gold token must exceed: log `threshold_value`, or the quantile of the batch; None: no bar."""
+def threshold_logprob(evidence: Sequence[Evidence], settings: MemorySettings) -> float | None:
+    """The log-prob that a gold token must exceed: log `threshold_value`, or the quantile of the batch; None: any."""
     if settings.threshold == "none":
         return None
     if settings.threshold_quantile is None:
@@ -102,16 +102,16 @@ def threshold_bar(evidence: Sequence[Evidence], settings: MemorySettings) -> flo
 
 
 def _kept(
-    mem: np.ndarray, base: np.ndarray | None, settings: MemorySettings, bar: float | None
+    mem: np.ndarray, base: np.ndarray | None, settings: MemorySettings, least_logprob: float | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Masks `[gold]` of the tokens that enter the mean on either side."""
-    if settings.threshold == "none" or bar is None:
+    if settings.threshold == "none" or least_logprob is None:
         everything = np.ones(len(mem), dtype=bool)
         return everything, None if base is None else everything
-    above_mem = mem > bar
+    above_mem = mem > least_logprob
     if base is None:
         return above_mem, None
-    above_base = base > bar
+    above_base = base > least_logprob
     if settings.threshold == "independent":
         return above_mem, above_base
     common = above_mem & above_base if settings.threshold == "both" else above_mem | above_base

@@ -33,7 +33,7 @@ or without an answer (`answer` None) too."""
 
 @dataclass(frozen=True)
 class AnswerScore:
-    """How well an answer fits the gold, every measure in [0, 1]. With k objectives the answer is split into n parts.
+    """How well an answer fits the gold, every metric in [0, 1]. With k objectives the answer is split into n parts.
 
     Strict, 0 unless n = k: `em` (every part equals an alias of its objective), `sub_em` (every part contains one),
     `f1` (mean F1 of the parts).

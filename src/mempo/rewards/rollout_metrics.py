@@ -13,7 +13,7 @@ from mempo.rollout.protocol import FORMAT_RULES, NoteStatus, ParseOutcome
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import StopReason, Trajectory
 
-Facts = Mapping[str, Any]
+Record = Mapping[str, Any]
 ANSWER_METRICS = ("em", "f1", "sub_em", "mean_em", "mean_f1")
 OBJECTIVE_METRICS = ("objective_em", "objective_f1", "objective_sub_em")
 TOKENS = ("generated_tokens", "peak_context_tokens", "total_tokens", "processed_tokens")
@@ -61,7 +61,7 @@ def answer_record(answer: AnswerScore | None) -> dict[str, Any]:
     }
 
 
-def counts(line: Facts) -> bool:
+def counts(line: Record) -> bool:
     """Whether a saved rollout enters averages. One that failed for infrastructure reasons, or that has no score (an own
     reward said None, or an overflow is excluded), enters none: it is counted under its kind.
 
@@ -76,7 +76,7 @@ def counts(line: Facts) -> bool:
     return line["unscored"] == "no_gold" if line.get("unscored") else line.get("gold") is None
 
 
-def unscored(line: Facts) -> bool:
+def unscored(line: Record) -> bool:
     """Infrastructure held, and yet the rollout does not count."""
     return not counts(line) and not line.get("is_error")
 
@@ -93,20 +93,20 @@ def mean(values: Iterable[float | None]) -> float | None:
 
 
 def aggregate(
-    facts: Sequence[Facts], stops: Sequence[StopReason], counted: Sequence[bool] | None = None
+    records: Sequence[Record], stops: Sequence[StopReason], counted: Sequence[bool] | None = None
 ) -> dict[str, float | None]:
     """Metrics over many rollouts. Those that do not count (see `counts`; `counted` `[rollouts]` takes its place) are
     counted as `errors` or `unscored`, and enter nothing else."""
-    counted = [counts(f) for f in facts] if counted is None else counted
-    sound = [f for f, counts_too in zip(facts, counted, strict=True) if counts_too]
-    left_out = [f for f, counts_too in zip(facts, counted, strict=True) if not (counts_too or f["is_error"])]
+    counted = [counts(f) for f in records] if counted is None else counted
+    sound = [f for f, counts_too in zip(records, counted, strict=True) if counts_too]
+    left_out = [f for f, counts_too in zip(records, counted, strict=True) if not (counts_too or f["is_error"])]
     notes = [n for f in sound for n in f["notes"]]
     note_tokens = [n for f in sound for n in f["note_tokens"]]
     out: dict[str, float | None] = {
-        "rollouts": float(len(facts)),
-        "errors": float(sum(bool(f["is_error"]) for f in facts)),
+        "rollouts": float(len(records)),
+        "errors": float(sum(bool(f["is_error"]) for f in records)),
         "unscored": float(len(left_out)),
-        "tool_errors": float(sum(f["tool_errors"] for f in facts)),
+        "tool_errors": float(sum(f["tool_errors"] for f in records)),
         **{name: mean(f[name] for f in sound) for name in ("score", *ANSWER_METRICS)},
         "format_ok": mean(float(f["format_ok"]) for f in sound),
         "turns": mean(f["num_turns"] for f in sound),

@@ -119,7 +119,7 @@ def default_out(resolved: Resolved, source: str, run: Path | None) -> Path:
 
 
 def played_so_far(out: Path) -> str:
-    """What an evaluation that was stopped has saved, and how to go on with it; half a sentence."""
+    """What an evaluation that was stopped has saved, and how to resume it; half a sentence."""
     folder = EvalFolder(out)
     count = sum(len(folder.lines(name)) for name in folder.agents())
     return f"{count} rollouts are saved in {out}: the same command with --out {out} plays the rest"
@@ -293,11 +293,9 @@ def _asked(questions: Sequence[Question], settings: EvalSettings) -> Asked:
 
 def _found(spec: AgentSpec, lines: dict[Any, dict[str, Any]], missing: int) -> str:
     errors = sum(bool(line["is_error"]) for line in lines.values())
-    spoiled = (
-        f", {errors} of them failed for infrastructure reasons (--retry-errors plays them again)" if errors else ""
-    )
+    failed = f", {errors} of them failed for infrastructure reasons (--retry-errors plays them again)" if errors else ""
     there = f"{counted(len(lines), 'rollout')} {'is' if len(lines) == 1 else 'are'} there"
-    return f"{spec.name}: {there}{spoiled}; {missing} to play"
+    return f"{spec.name}: {there}{failed}; {missing} to play"
 
 
 def _report(folder: EvalFolder, names: Sequence[str], config: Config, console: Console) -> dict[int, dict[str, Any]]:
@@ -358,7 +356,7 @@ def print_report(
     console.print(report_table(report, title))
     if more:
         console.print(scores_table(report, more))
-    for text in (*pair_texts(report), *report.remarks):
+    for text in (*pair_texts(report), *report.warnings):
         say(console, text)
     for key, part in (parts or {}).items():
         console.print(report_table(part, f"by {key}"))

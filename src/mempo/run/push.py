@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,22 +12,13 @@ from mempo import __version__
 from mempo.config import Config, resolve
 from mempo.config.yaml_text import dump_yaml
 from mempo.errors import UserError
-from mempo.evaluate.grid import Grid
+from mempo.evaluate.report import evaluation_table
 from mempo.run.evaluate import final_model
 from mempo.storage.atomic import atomic_folder
 from mempo.storage.files import write_atomic
 from mempo.storage.model_files import may_be_hub_name, said
 from mempo.storage.read_files import exists
-
-_COLUMNS = (
-    ("questions", "questions", "{:.0f}"),
-    ("em", "exact match", "{:.1%}"),
-    ("f1", "F1", "{:.1%}"),
-    ("format_ok", "format kept", "{:.1%}"),
-    ("memory/p_mem", "P(answer given the note)", "{:.3f}"),
-    ("peak_context_tokens", "peak context, tokens", "{:.0f}"),
-    ("total_tokens", "tokens of a rollout", "{:.0f}"),
-)
+from mempo.storage.run_folder import EVALUATIONS
 
 
 class HubApi(Protocol):
@@ -56,8 +46,8 @@ def export(run: Path, out: Path) -> Path:
                 shutil.copyfile(file, folder / file.name)
         settings = {**config.model_dump(mode="json"), "output": f"runs/{run.resolve().name}", "start": None}
         write_atomic(folder / "config.yaml", dump_yaml(settings))
-        for name, _ in _evaluations(run):
-            shutil.copyfile(run / name, folder / name)
+        for file in _evaluations(run).values():
+            shutil.copyfile(file, folder / file.name)
         write_atomic(folder / "README.md", card(run, config))
     return out
 
@@ -123,7 +113,7 @@ def card(run: Path, config: Config) -> str:
             "",
             "## Results",
             "",
-            *_tables(run),
+            _results(run),
             "## Limits",
             "",
             "- Only what stands in the table was measured, on such questions, with this corpus and these tools.",
@@ -138,22 +128,17 @@ def _is_policy(name: str) -> bool:
     return name not in ("optimizer.safetensors", "state.json")
 
 
-def _evaluations(run: Path) -> Iterator[tuple[str, dict[str, Mapping[str, Any]]]]:
-    for name in ("evaluation-start.json", "evaluation-final.json"):
-        if exists(run / name):
-            yield name, json.loads((run / name).read_text("utf-8"))
+def _evaluations(run: Path) -> dict[str, Path]:
+    files = {policy: run / f"{name}.json" for name, policy in EVALUATIONS.items()}
+    return {policy: file for policy, file in files.items() if exists(file)}
 
 
-def _tables(run: Path) -> Iterator[str]:
-    titles = {"evaluation-start.json": "Before RL", "evaluation-final.json": "After RL"}
-    found = False
-    for name, by_objectives in _evaluations(run):
-        found = True
-        rows = [
-            [k, *("–" if found.get(key) is None else form.format(found[key]) for key, _, form in _COLUMNS)]
-            for k, found in by_objectives.items()
-        ]
-        headers = ("objectives", *(title for _, title, _ in _COLUMNS))
-        yield f"{titles[name]} (`{name}`):\n\n{Grid(headers, rows).markdown()}"
+def _results(run: Path) -> str:
+    found = []
+    for policy, file in _evaluations(run).items():
+        by_objectives: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        found.append((policy, {int(k): metrics for k, metrics in by_objectives.items()}))
     if not found:
-        yield "Nothing was measured.\n"
+        return "Nothing was measured.\n"
+    what = "k: objectives of a question; n: questions. P(mem): probability of the gold answer given the note alone."
+    return f"{what}\n\n{evaluation_table(found, '').markdown()}"

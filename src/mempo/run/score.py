@@ -26,10 +26,9 @@ from mempo.run.evaluate import metrics_by_objectives, print_report, table_notes,
 from mempo.storage.files import dump_line, write_atomic
 from mempo.storage.outputs import output_files, refuse_taken
 from mempo.storage.read_files import DamagedFile, exists
-from mempo.storage.run_folder import changed_keys
+from mempo.storage.run_folder import EVALUATIONS, changed_keys
 
 _SCORED_BY = "mempo score"
-_IN_RUN = {"evaluation-start": "start", "evaluation-final": "after RL"}
 _ALIKE = ("agent", "data", "evaluate", "limits", "prompt", "reward", "search", "access", "seed")
 """Settings that two evaluations should share to be compared."""
 
@@ -53,7 +52,7 @@ def sources_of(path: Path) -> list[Source]:
     folder = EvalFolder(path)
     agents = folder.agents().items()
     found = [Source(str(agent["name"]), folder.rollouts(name), asked_of(agent)) for name, agent in agents]
-    found += [Source(label, path / "rollouts" / f"{name}.jsonl") for name, label in _IN_RUN.items()]
+    found += [Source(label, path / "rollouts" / f"{name}.jsonl") for name, label in EVALUATIONS.items()]
     found = [source for source in found if exists(source.file)]
     if not found:
         what = "holds no rollouts of an evaluation" if path.is_dir() else "does not exist"

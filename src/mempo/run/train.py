@@ -60,7 +60,7 @@ STAGES = ("sft", "rl")
 
 
 @with_config(ConfigDict(extra="allow"))
-class _Measures(TypedDict):
+class _Metrics(TypedDict):
     """Of one number of objectives; those that the table shows are numbers."""
 
     questions: NotRequired[float | None]
@@ -75,13 +75,13 @@ class _Measures(TypedDict):
 
 
 _OBJECTIVES = Annotated[str, StringConstraints(pattern="^[1-9][0-9]{0,5}$")]
-_EVALUATION = TypeAdapter(dict[_OBJECTIVES, _Measures])
+_EVALUATION = TypeAdapter(dict[_OBJECTIVES, _Metrics])
 
 
 def train(resolved: Resolved, resume: bool, console: Console) -> Path:
     """Run every stage that the configuration asks for; returns the run folder.
 
-    A resumed run goes on with the stage and the step after its newest checkpoint.
+    A resumed run begins with the stage and the step after its newest checkpoint.
 
     Raises:
         UserError: anything that is the user's to fix, before the model loads where that can be known; or there is
@@ -96,7 +96,7 @@ def train(resolved: Resolved, resume: bool, console: Console) -> Path:
 
 
 def where_it_stands(resolved: Resolved) -> str:
-    """What a run that was stopped has saved, and how to go on with it; half a sentence."""
+    """What a run that was stopped has saved, and how to resume it; half a sentence."""
     path = Path(resolved.config.output)
     checkpoints = RunFolder(path).checkpoints()
     if checkpoints:
@@ -229,7 +229,7 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
 
 
 def fingerprints(data: Data, renderer: Renderer) -> dict[str, str]:
-    """What the questions, the corpus and the prompts are, so that a resumed run cannot go on with others."""
+    """What the questions, the corpus and the prompts are, so that a run is not resumed with others."""
     found = {PROMPTS: prompt_probe(renderer)["ids"]}
     for name, questions in (("training questions", data.train), ("test questions", data.test)):
         text = json.dumps([(q.id, q.text, q.gold, q.probe) for q in questions])
@@ -313,7 +313,7 @@ def _refuse_lost_start(config: Config, run: RunFolder) -> None:
 
 
 def _refuse_nothing_left(run: RunFolder, newest: Checkpoint | None, old: Mapping[str, Any], config: Config) -> None:
-    """Raises UserError: the run is complete, or cannot go on as it is asked to."""
+    """Raises UserError: the run is complete, or cannot be resumed as asked."""
     stage, done = (newest.stage, newest.step) if newest else (None, 0)
     refuse_shorter(config, stage, done)
     if stage == "rl":
@@ -345,11 +345,11 @@ def _save_policy(policy: Policy, target: Path) -> None:
 def _evaluated(
     name: str, setup: EvalSetup, config: Config, data: Data, run: RunFolder, console: Console, redo: bool = True
 ) -> ByObjectives:
-    """Measures by number of objectives; kept in `evaluation-NAME.json`, so that a resumed run has them too. Where they
+    """Metrics by number of objectives; kept in `evaluation-NAME.json`, so that a resumed run has them too. Where they
     are not to be made again and are gone, nothing is known: the policy is another one by now."""
     file = run.path / f"evaluation-{name}.json"
     if not redo:
-        remedy = "remove it to continue without these measures"
+        remedy = "remove it to continue without these metrics"
         return {int(k): v for k, v in read_json(file, _EVALUATION, remedy).items()} if exists(file) else {}
     if not data.test:
         return {}
@@ -362,7 +362,7 @@ def _evaluated(
 def _print_table(results: Sequence[tuple[str, ByObjectives]], config: Config, console: Console) -> None:
     settings = config.evaluate
     decoding = "greedy" if settings.temperature == 0 else f"temperature {settings.temperature:g}"
-    if any(measures for _, measures in results):
+    if any(metrics for _, metrics in results):
         console.print(
             evaluation_table(results, f"k objectives, n test questions of each kind, {decoding}, seed {config.seed}")
         )

@@ -57,10 +57,10 @@ class RolloutAppender:
         self._tokens: BinaryIO = tokens_path(path).open("ab")
         self._items = self._tokens.seek(0, os.SEEK_END) // _ITEM_BYTES
 
-    def append(self, trajectory: Trajectory, facts: Mapping[str, Any]) -> dict[str, Any]:
+    def append(self, trajectory: Trajectory, record: Mapping[str, Any]) -> dict[str, Any]:
         """The line as written; it is with the operating system when this returns."""
         sidecar = Sidecar(self._items)
-        line = rollout_line(trajectory, facts, {}, sidecar)
+        line = rollout_line(trajectory, record, {}, sidecar)
         arrays = sidecar.bytes()
         with full_disk_names(self._path):
             self._tokens.write(arrays)
@@ -146,7 +146,7 @@ def items_end(line: Mapping[str, Any]) -> int:
     return max(start + length for start, length in places)
 
 
-def read_facts(path: Path, whole: bool = False) -> Iterator[dict[str, Any]]:
+def read_rollout_lines(path: Path, whole: bool = False) -> Iterator[dict[str, Any]]:
     """The whole lines of a rollout file without their tokens (`question_ids`, `turns`), which are most of a line and
     say nothing about a score; `whole`: with them. A line of another writer's is read whole. A torn last line is left
     out.
@@ -159,10 +159,10 @@ def read_facts(path: Path, whole: bool = False) -> Iterator[dict[str, Any]]:
             if not line.endswith(b"\n"):
                 refuse_foreign_end(line, path, number, REMEDY)
                 return
-            yield parse_line(line, path, number, ROLLOUT, REMEDY) if whole else parse_facts(line, path, number)
+            yield parse_line(line, path, number, ROLLOUT, REMEDY) if whole else parse_rollout_line(line, path, number)
 
 
-def parse_facts(line: bytes, path: Path, number: int) -> dict[str, Any]:
+def parse_rollout_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
     """A line of a rollout file without its tokens, where it can be taken apart so. Raises DamagedFile."""
     cut = line.rfind(_TOKENS)  # within a JSON string its quotes would be escaped
     try:

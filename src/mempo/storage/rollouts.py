@@ -51,15 +51,15 @@ class Sidecar:
 def save_rollouts(
     path: Path,
     trajectories: Sequence[Trajectory],
-    facts: Sequence[Mapping[str, Any]],
+    records: Sequence[Mapping[str, Any]],
     advantages: Sequence[Advantages] | None = None,
 ) -> None:
-    """Write `path` and its sidecar. `facts[i]` (question, scores, costs …) joins the line of trajectory i."""
+    """Write `path` and its sidecar. `records[i]` (question, scores, costs …) joins the line of trajectory i."""
     sidecar = Sidecar()
     lines = []
-    for i, (trajectory, fact) in enumerate(zip(trajectories, facts, strict=True)):
+    for i, (trajectory, told) in enumerate(zip(trajectories, records, strict=True)):
         values = advantages[i] if advantages is not None else {}
-        lines.append(dump_line(rollout_line(trajectory, fact, values, sidecar)))
+        lines.append(dump_line(rollout_line(trajectory, told, values, sidecar)))
     write_atomic(tokens_path(path), sidecar.bytes())
     write_atomic(path, "".join(lines))
 
@@ -78,9 +78,10 @@ def _observation(parts: Sequence[Sequence[int]] | None, ints: Any) -> Observatio
 
 
 def rollout_line(
-    trajectory: Trajectory, fact: Mapping[str, Any], values: Advantages, sidecar: Sidecar
+    trajectory: Trajectory, told: Mapping[str, Any], values: Advantages, sidecar: Sidecar
 ) -> dict[str, Any]:
-    """The jsonl record of a rollout; its arrays are put into `sidecar`. Tokens come last in it (see `read_facts`)."""
+    """The jsonl record of a rollout; its arrays are put into `sidecar`. Tokens come last, as `parse_rollout_line`
+    expects."""
     turns = []
     known: list[tuple[int, ...]] = [trajectory.question_ids]
     for turn in trajectory.turns:
@@ -121,7 +122,7 @@ def rollout_line(
     if trajectory.meta:
         own["meta"] = dict(trajectory.meta)
     tokens = {"question_ids": sidecar.put(trajectory.question_ids, "<i4"), "turns": turns}
-    return {**own, **fact, **own, **tokens}  # facts come in between, and never in place of the rollout's own
+    return {**own, **told, **own, **tokens}  # never in place of the rollout's own
 
 
 def _longest_kept(known: Sequence[tuple[int, ...]], prompt: tuple[int, ...]) -> tuple[int, int]:

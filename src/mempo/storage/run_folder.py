@@ -4,10 +4,10 @@
 |---|---|
 | config.yaml | the resolved configuration |
 | data.json | what the questions and the corpus are, by hash |
-| metrics.jsonl | a line a step: `stage`, `step`, and the measures |
+| metrics.jsonl | a line a step: `stage`, `step`, and the metrics |
 | rollouts/step-N.jsonl | a line a rollout; beside it step-N.tokens with the token arrays |
 | checkpoints/STAGE-N/ | whole or absent: model folder, optimizer.safetensors, state.json |
-| evaluation-NAME.json | measures by number of objectives, of the start and the end |
+| evaluation-NAME.json | metrics by number of objectives, of the start and the end |
 | final/ | the policy at the end of the run |
 """
 
@@ -32,6 +32,8 @@ from mempo.storage.files import append_line, dump_line, read_lines, write_atomic
 from mempo.storage.former_names import metrics_today
 from mempo.storage.read_files import PUT_BACK, DamagedFile, exists, read_json, read_yaml
 
+EVALUATIONS = {"evaluation-start": "start", "evaluation-final": "after RL"}
+"""The evaluations of a run, by the names of their files, as tables call the policy."""
 Completed = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 _SHOWN, _SHOWN_CHARS = 12, 90
 _CHECKPOINT = re.compile(r"(sft|rl)-(\d+)")
@@ -90,7 +92,7 @@ class RunFolder:
         completed: Completed | None = None,
         may_change: Sequence[str] = (),
     ) -> bool:
-        """Whether this goes on with a run that has begun. Refuses to begin where that would mix two runs; nothing is
+        """Whether this resumes a run that has begun. Refuses to begin where that would mix two runs; nothing is
         written. A start that failed before its first step was saved or measured has not begun: it does not block the
         folder.
 
@@ -133,7 +135,7 @@ class RunFolder:
         checkpoints = self.path / "checkpoints"
         there = checkpoints.is_dir() and any(not path.name.startswith(".") for path in checkpoints.iterdir())
         metrics = self.path / "metrics.jsonl"
-        # verl, once it has been started, keeps its measures elsewhere.
+        # verl, once it has been started, keeps its metrics elsewhere.
         there = there or (self.path / "final").exists() or (self.path / "verl.yaml").exists()
         return exists(self.path / "config.yaml") and (there or (exists(metrics) and not _is_empty(metrics)))
 
@@ -185,7 +187,7 @@ class RunFolder:
         completed: Completed | None = None,
         may_change: Sequence[str] = (),
     ) -> None:
-        """Make the folder and write the configuration, or go on in it, with what `may_change`. Raises as `check`
+        """Make the folder and write the configuration, or resume in it, with what `may_change`. Raises as `check`
         does."""
         goes_on = self.check(config, resume, completed, may_change)
         if not goes_on:
@@ -220,7 +222,7 @@ class RunFolder:
         if not resume or may_change or not exists(file):
             write_atomic(file, json.dumps(dict(fingerprints), indent=1) + "\n")
 
-    # --- measures --------------------------------------------------------------------------------------------------
+    # --- metrics --------------------------------------------------------------------------------------------------
 
     def log(self, stage: str, step: int, metrics: Mapping[str, Any]) -> None:
         append_line(self.path / "metrics.jsonl", {"stage": stage, "step": step, **metrics})
@@ -228,11 +230,11 @@ class RunFolder:
             listener(stage, step, metrics)
 
     def metrics(self) -> list[dict[str, Any]]:
-        remedy = "take that line out, or move the file away to continue without the measures so far"
+        remedy = "take that line out, or move the file away to continue without the metrics so far"
         return [metrics_today(line) for line in read_lines(self.path / "metrics.jsonl", _METRICS, remedy)]
 
     def forget_after(self, stage: str, step: int, stages: tuple[str, ...]) -> None:
-        """Drop measures of steps that a resumed run will do again: later steps of `stage`, and all later stages."""
+        """Drop metrics of steps that a resumed run will do again: later steps of `stage`, and all later stages."""
         later = stages[stages.index(stage) + 1 :]
         kept = [
             line

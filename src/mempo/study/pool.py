@@ -149,6 +149,6 @@ def _serve(connection: Connection, work: Callable[[Any], Any]) -> None:
 
 
 def _end_with(sentinel: int) -> None:
-    """A worker whose parent was killed must not go on behind its back: the next process takes the run up."""
+    """A worker whose parent was killed ends too: the next process resumes its run."""
     wait([sentinel])
     os._exit(1)

@@ -54,7 +54,7 @@ class Watch:
 
 
 def newest(task: Task) -> Mapping[str, Any] | None:
-    """The measures of a run's last step; None: it has done none."""
+    """The metrics of a run's last step; None: it has done none."""
     with contextlib.suppress(UserError, OSError):  # a line that is half written is read next time
         lines = RunFolder(task.folder).metrics()
         return lines[-1] if lines else None

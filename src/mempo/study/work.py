@@ -23,7 +23,7 @@ class Failure:
 
 
 def work(task: Task) -> Record | Failure:
-    """Make the run, or go on with it from its checkpoint; what it says goes into `FOLDER.log` beside its folder."""
+    """Make the run, or resume it from its checkpoint; its output goes into `FOLDER.log` beside its folder."""
     folder = task.folder
     log = folder.with_name(f"{folder.name}.log")
     log.parent.mkdir(parents=True, exist_ok=True)

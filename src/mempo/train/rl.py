@@ -99,7 +99,7 @@ def train_rl(setup: RlSetup, settings: RlSettings, run: RunFolder, console: Cons
                     lambda tally: progress.part(f"rollouts {tally.done}/{tally.total}, {tally.note}"),
                 )
             )
-            sampled = measures_of(setup.sampler)
+            sampled = metrics_of(setup.sampler)
             clock.lap("rollout")
 
             progress.part("scoring")
@@ -161,7 +161,7 @@ def step_summary(metrics: Mapping[str, float | None]) -> str:
     return "  ".join([*parts, *([f"failed {failed:.0f}"] if failed else [])])
 
 
-def measures_of(sampler: Sampler) -> dict[str, float | None]:
+def metrics_of(sampler: Sampler) -> dict[str, float | None]:
     """What a sampler says of itself, such as `sampler/logp_gap` of vLLM's; most say nothing."""
     measures = getattr(sampler, "measures", None)
     return measures() if measures else {}

@@ -122,12 +122,12 @@ def create_app(folders: Sequence[ViewedFolder], token: str | None = None) -> Fas
     @app.get(f"{base}/run/{{n}}/{{name}}/rollout/{{number}}")
     def rollout(n: int, name: str, number: int) -> Response:
         folder, file, context = place(n, name)
-        facts, turns = turns_of(file, number, folder.tokenizer())
+        record, turns = turns_of(file, number, folder.tokenizer())
         rows = file.rows()
         row = next((row for row in rows if row.number == number), None)
         if row is None:  # made again since: the later line counts
             raise LookupError(number)
-        context |= {"facts": facts, "turns": turns, "row": row, **_neighbours([r.number for r in rows], number)}
+        context |= {"record": record, "turns": turns, "row": row, **_neighbours([r.number for r in rows], number)}
         return HTMLResponse(render("rollout.html", **context))
 
     return app

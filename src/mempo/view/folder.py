@@ -13,18 +13,18 @@ from typing import Any
 from mempo.config.yaml_text import dump_yaml
 from mempo.errors import UserError
 from mempo.evaluate.folder import EvalFolder
-from mempo.evaluate.report import COLUMNS, cells
+from mempo.evaluate.report import HEADERS, evaluation_row
 from mempo.rollout.tokenizer import Tokenizer
 from mempo.storage.model_files import model_folder
 from mempo.storage.read_files import PUT_BACK, RECORD, exists, read_json, read_yaml
 from mempo.storage.rollouts import tokens_path
-from mempo.storage.run_folder import RunFolder
+from mempo.storage.run_folder import EVALUATIONS, RunFolder
 from mempo.view.rollouts import RolloutFile
 from mempo.view.text import visible
 
 _STEP = re.compile(r"step-(\d+)")
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
-TABLE_HEAD = ("objectives", "n", "policy", *(text for _, text, _ in COLUMNS))
+TABLE_HEAD = ("objectives", *HEADERS[1:])
 
 
 class ViewedFolder:
@@ -139,18 +139,14 @@ class ViewedFolder:
             file = self.path / "evaluation.json"
             found = list(_record(file).items()) if exists(file) else []
         else:
-            names = (("start", "evaluation-start"), ("after RL", "evaluation-final"))
-            files = [(name, self.path / f"{stem}.json") for name, stem in names]
+            files = [(name, self.path / f"{stem}.json") for stem, name in EVALUATIONS.items()]
             found = [(name, _record(file)) for name, file in files if exists(file)]
         rows = []
         for name, by_k in found:
             for k, metrics in by_k.items() if isinstance(by_k, Mapping) else ():
                 if isinstance(metrics, Mapping):
                     numbers = {key: value for key, value in metrics.items() if isinstance(value, int | float)}
-                    n = numbers.get("scored_questions", numbers.get("questions"))
-                    asked = numbers.get("questions")
-                    of = f" of {asked:.0f}" if n is not None and asked is not None and n < asked else ""
-                    rows.append((visible(str(k)), "–" if n is None else f"{n:.0f}{of}", visible(name), *cells(numbers)))
+                    rows.append(tuple(evaluation_row(visible(str(k)), visible(name), numbers)))
         return sorted(rows, key=lambda row: (len(row[0]), row[0]))
 
     def agent_name(self, file: str) -> str:

@@ -43,10 +43,10 @@ def number(value: float | None, form: str = ".3f") -> str:
     return "–" if value is None else format(value, form)
 
 
-def gold(facts: Mapping[str, Any]) -> str:
+def gold(record: Mapping[str, Any]) -> str:
     """What would have been right: aliases of each objective, in its order."""
     try:
-        return visible("; ".join(" / ".join(aliases) for aliases in objectives_of(facts.get("gold")))) or "–"
+        return visible("; ".join(" / ".join(aliases) for aliases in objectives_of(record.get("gold")))) or "–"
     except (TypeError, LookupError):
         return "–"
 

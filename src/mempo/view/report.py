@@ -39,7 +39,7 @@ class Told:
     why: str
     where: str
     row: Row
-    facts: dict[str, Any]
+    record: dict[str, Any]
     turns: list[TurnView]
 
 

@@ -22,7 +22,7 @@ from mempo.rollout.protocol import ACTION_TAGS, RESERVED_TAGS, TurnGrammar, can_
 from mempo.rollout.question import objectives_of
 from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import Trajectory
-from mempo.storage.append import REMEDY, ROLLOUT, items_end, parse_facts
+from mempo.storage.append import REMEDY, ROLLOUT, items_end, parse_rollout_line
 from mempo.storage.read_files import parse_line, reading
 from mempo.storage.rollouts import tokens_path, trajectory_of
 
@@ -87,7 +87,7 @@ class RolloutFile:
     def group(self, first: int) -> list[Row]:
         return [row for row in self.rows() if row.first == first]
 
-    def facts(self, number: int) -> dict[str, Any]:
+    def record(self, number: int) -> dict[str, Any]:
         """The whole line, with what stands beside the file. Raises LookupError: there is no such line."""
         if not 0 <= number < len(self._spans):
             self.rows()
@@ -110,7 +110,7 @@ class RolloutFile:
 
     def texts(self, number: int, tokenizer: Tokenizer) -> list[str]:
         """What was written and what came back, turn by turn, without taking it apart. Raises DamagedFile."""
-        line = self.facts(number)
+        line = self.record(number)
         with self._arrays(line) as ints:
             return [tokenizer.decode(_ids(ints, t["generated"])) for t in line["turns"]] + [
                 "".join(tokenizer.decode(_ids(ints, part)) for part in t.get("observation") or ())
@@ -119,7 +119,7 @@ class RolloutFile:
 
     def has_copied_note(self, number: int) -> bool:
         """Whether a note has the tokens of the one before it. Raises DamagedFile."""
-        line = self.facts(number)
+        line = self.record(number)
         with self._arrays(line) as ints:
             notes = [_ids(ints, turn["note_ids"]) for turn in line["turns"] if turn.get("note_ids")]
         return any(before == after for before, after in pairwise(notes))
@@ -152,14 +152,14 @@ class RolloutFile:
             self._end, self._spans, self._rows, self._first = 0, [], {}, {}
         for start, line in self._new_lines():
             number = len(self._spans)
-            facts = self._joined(parse_facts(line, self.path, number + 1))
+            record = self._joined(parse_rollout_line(line, self.path, number + 1))
             self._spans.append((start, start + len(line)))
             self._end = start + len(line)
             with reading(self.path, REMEDY):
-                first = self._first.setdefault(facts["question_id"], number)
-                row = row_of(facts, number, first)
+                first = self._first.setdefault(record["question_id"], number)
+                row = row_of(record, number, first)
             self._rows[row.question_id, row.rollout] = row
-            self._actions.update(name for name in _mapping(facts.get("actions")) if _is_action(name))
+            self._actions.update(name for name in _mapping(record.get("actions")) if _is_action(name))
 
     def _new_lines(self) -> Iterator[tuple[int, bytes]]:
         with self.path.open("rb") as file:
@@ -192,32 +192,32 @@ def _ids(ints: np.ndarray, place: Sequence[int]) -> list[int]:
     return ints[place[0] : place[0] + place[1]].tolist()
 
 
-def row_of(facts: Mapping[str, Any], number: int, first: int) -> Row:
+def row_of(record: Mapping[str, Any], number: int, first: int) -> Row:
     """The row of a line; whatever is missing or of another kind is not known."""
-    notes = [note for note in facts.get("notes") or () if isinstance(note, Mapping)]
+    notes = [note for note in record.get("notes") or () if isinstance(note, Mapping)]
     ps = [p for p in map(p_of, notes) if p is not None]
     rs = [r for r in (known(note.get("r")) for note in notes) if r is not None]
-    em = known(facts.get("em"))
-    is_error = bool(facts.get("is_error"))
-    lengths = [n for n in facts.get("note_tokens") or () if isinstance(n, int)]
+    em = known(record.get("em"))
+    is_error = bool(record.get("is_error"))
+    lengths = [n for n in record.get("note_tokens") or () if isinstance(n, int)]
     return Row(
         number=number,
         first=first,
-        question_id=facts["question_id"],
-        question=str(facts.get("question") or "")[:400],
-        rollout=int(facts.get("rollout", 0)),
-        answer=None if facts.get("answer") is None else str(facts["answer"])[:400],
-        stop=str(facts.get("stop", ""))[:40],
+        question_id=record["question_id"],
+        question=str(record.get("question") or "")[:400],
+        rollout=int(record.get("rollout", 0)),
+        answer=None if record.get("answer") is None else str(record["answer"])[:400],
+        stop=str(record.get("stop", ""))[:40],
         is_error=is_error,
         right=None if em is None or is_error else em >= 1,
-        score=known(facts.get("score")),
-        advantage=known(facts.get("advantage")),
+        score=known(record.get("score")),
+        advantage=known(record.get("advantage")),
         p_note=ps[-1] if ps else None,
         r=sum(rs) / len(rs) if rs else None,
         note_tokens=max(lengths, default=0),
-        turns=int(known(facts.get("num_turns")) or 0),
-        broken_rules=tuple(map(str, _mapping(facts.get("violations")))),
-        tool_errors=int(known(facts.get("tool_errors")) or 0),
+        turns=int(known(record.get("num_turns")) or 0),
+        broken_rules=tuple(map(str, _mapping(record.get("violations")))),
+        tool_errors=int(known(record.get("tool_errors")) or 0),
     )
 
 
@@ -232,10 +232,10 @@ def known(value: Any) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else None
 
 
-def gold_answers(facts: Mapping[str, Any]) -> list[str]:
+def gold_answers(record: Mapping[str, Any]) -> list[str]:
     """Every alias of every objective."""
     try:
-        return [alias for aliases in objectives_of(facts.get("gold")) for alias in aliases if isinstance(alias, str)]
+        return [alias for aliases in objectives_of(record.get("gold")) for alias in aliases if isinstance(alias, str)]
     except (TypeError, LookupError):
         return []
 

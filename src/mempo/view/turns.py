@@ -62,17 +62,17 @@ class TurnView:
 
 def turns_of(file: RolloutFile, number: int, tokenizer: Tokenizer) -> tuple[dict[str, Any], list[TurnView]]:
     """The line of a rollout, and its turns. Raises LookupError: there is no such line."""
-    facts = file.facts(number)
-    trajectory, advantages = file.trajectory(facts, tokenizer)
-    return facts, turn_views(trajectory, facts, advantages, tokenizer)
+    record = file.record(number)
+    trajectory, advantages = file.trajectory(record, tokenizer)
+    return record, turn_views(trajectory, record, advantages, tokenizer)
 
 
 def turn_views(
-    trajectory: Trajectory, facts: Mapping[str, Any], advantages: Mapping[int, Sequence[float]], tokenizer: Tokenizer
+    trajectory: Trajectory, record: Mapping[str, Any], advantages: Mapping[int, Sequence[float]], tokenizer: Tokenizer
 ) -> list[TurnView]:
     """The turns of a rollout. `advantages` `{turn: [generated]}`."""
-    gold = gold_answers(facts)
-    notes = [note_today(note) for note in facts.get("notes") or () if isinstance(note, dict)]
+    gold = gold_answers(record)
+    notes = [note_today(note) for note in record.get("notes") or () if isinstance(note, dict)]
     scored = {note["turn"]: note for note in notes if isinstance(note.get("turn"), int)}
     top = max((abs(a) for values in advantages.values() for a in values), default=0.0)
     views: list[TurnView] = []
@@ -105,7 +105,7 @@ def turn_views(
                 observation=tuple(_observed(turn, tokenizer, gold)),
                 tool_error=visible(turn.tool_error or ""),
                 tokens=tuple(_tokens(turn, advantages.get(turn.index, ()), top, tokenizer)),
-                numbers=tuple(_numbers(scored.get(turn.index), facts.get("advantage"))),
+                numbers=tuple(_numbers(scored.get(turn.index), record.get("advantage"))),
             )
         )
         last_note = note if note is not None else last_note

@@ -1,4 +1,4 @@
-"""Measures of many rollouts: what infrastructure spoiled stands apart, and what is not known is not 0."""
+"""Metrics of many rollouts: what infrastructure spoiled stands apart, and what is not known is not 0."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ QUESTION = questions(1)[0]
 FAILING = ToolResult(notice="503", error=ToolErrorKind.UNAVAILABLE)
 
 
-def facts(trajectory: Trajectory, *notes: NoteScore, question: Question = QUESTION) -> dict[str, Any]:
+def recorded(trajectory: Trajectory, *notes: NoteScore, question: Question = QUESTION) -> dict[str, Any]:
     return rollout_record(question, trajectory, outcome_score(question, trajectory, OutcomeSettings()), notes)
 
 
 def measured(*rollouts: tuple[Trajectory, list[NoteScore]]) -> dict[str, float | None]:
-    return aggregate([facts(t, *notes) for t, notes in rollouts], [t.stop for t, _ in rollouts])
+    return aggregate([recorded(t, *notes) for t, notes in rollouts], [t.stop for t, _ in rollouts])
 
 
 def note(turn: int, p_mem: float, p_baseline: float | None = None, kept: int = 2) -> NoteScore:
@@ -39,8 +39,8 @@ SILENT = NoteScore(2, None, None, None, 2, 0, 0, None, None, "empty_choice")
 # --- one rollout ---------------------------------------------------------------------------------------------------
 
 
-def test_the_facts_of_a_rollout() -> None:
-    found = facts(played(QUESTION, 3))
+def test_the_record_of_a_rollout() -> None:
+    found = recorded(played(QUESTION, 3))
     assert (found["score"], found["em"], found["f1"], found["format_ok"]) == (1, 1, 1, True)
     assert found["num_turns"] == 3
     assert found["actions"] == {"search": 2, "answer": 1}
@@ -53,20 +53,22 @@ def test_the_facts_of_a_rollout() -> None:
 def test_lengths_leave_out_what_a_tool_said() -> None:
     short, long = (played(QUESTION, 3, context="full", result=ToolResult(passages=("no " * n,))) for n in (1, 90))
     spoken = sum(len(TOKENIZER.encode_trusted(text)) for text in (SEARCH, NOTED_SEARCH, NOTED_ANSWER))
-    assert facts(short)["generated_tokens"] == facts(long)["generated_tokens"] == spoken
-    assert facts(long)["total_tokens"] > facts(short)["total_tokens"] + 2 * 89
-    assert facts(long)["peak_context_tokens"] == facts(long)["total_tokens"]  # a full history: its last step is all
+    assert recorded(short)["generated_tokens"] == recorded(long)["generated_tokens"] == spoken
+    assert recorded(long)["total_tokens"] > recorded(short)["total_tokens"] + 2 * 89
+    assert (
+        recorded(long)["peak_context_tokens"] == recorded(long)["total_tokens"]
+    )  # a full history: its last step is all
 
 
 def test_a_short_context_peaks_below_its_total() -> None:
     page = ToolResult(passages=("no " * 60,))
-    found = facts(played(QUESTION, 4, result=page))
+    found = recorded(played(QUESTION, 4, result=page))
     assert found["peak_context_tokens"] < found["total_tokens"] < found["processed_tokens"]
 
 
 def test_without_gold_there_is_no_answer_measure() -> None:
     open_question = dataclasses.replace(QUESTION, gold=None)
-    found = facts(played(QUESTION, 1), question=open_question)
+    found = recorded(played(QUESTION, 1), question=open_question)
     assert [found[name] for name in ("score", "em", "f1", "sub_em", "mean_em", "mean_f1")] == [None] * 6
     assert found["objectives"] == 0
 
@@ -108,7 +110,7 @@ def test_no_rollouts_at_all() -> None:
 
 
 def test_a_rollout_without_a_score_is_not_a_wrong_one() -> None:
-    scored, silent = facts(played(QUESTION, 1)), {**facts(played(QUESTION, 1)), "score": None, "em": None}
+    scored, silent = recorded(played(QUESTION, 1)), {**recorded(played(QUESTION, 1)), "score": None, "em": None}
     found = aggregate([scored, silent], [StopReason.ANSWERED] * 2)
     assert (found["score"], found["em"], found["f1"]) == (1, 1, 1)
 
