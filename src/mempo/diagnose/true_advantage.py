@@ -127,8 +127,8 @@ def diagnose_truth(run: Path, options: TrueAdvantageOptions, console: Console | 
         screen = console or Console(quiet=True)
         say(screen, f"policy {model}")
         measured = measure(instrument, questions, options, options.rollouts or config.rl.rollouts_per_question, screen)
-    report = finite({"policy": Path(model).name, **dataclasses.asdict(options), **dataclasses.asdict(measured)})
-    report["out"] = None
+    asked = {**dataclasses.asdict(options), "out": None}
+    report = finite({"policy": Path(model).name, **asked, **dataclasses.asdict(measured)})
     out = options.out or run / "diagnosis"
     write_atomic(out / "true-advantage.json", json.dumps(report, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
     write_atomic(out / "true-advantage.md", page(run.absolute().name, report))

@@ -9,7 +9,7 @@
 | rollouts/AGENT.notes.jsonl | the memory reward of each rollout's notes, where the policy could be asked |
 | rollouts/AGENT.judge.jsonl | verdicts of a judge (`mempo score --judge`) |
 | server.json | what a model server can do, and how often it was asked the last time, given up or not |
-| evaluation.json | measures by agent and number of objectives |
+| evaluation.json | metrics by agent and number of objectives |
 | tables/ | the table as Markdown, CSV and LaTeX; by-KEY where rows name several sources, types or levels |
 
 A rollout is known by its question's id and its number. Of two lines with one key the later one counts: that is how a

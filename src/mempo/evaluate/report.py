@@ -25,25 +25,25 @@ ByObjectives = Mapping[int, Mapping[str, Any]]
 
 
 def evaluation_table(results: Sequence[tuple[str, ByObjectives]], title: str) -> Grid:
-    """`results`: (name of the policy, measures by number of objectives)."""
+    """`results`: (name of the policy, metrics by number of objectives)."""
     found = [
         (k, name, of_k[k]) for k in sorted({k for _, m in results for k in m}) for name, of_k in results if k in of_k
     ]
-    rows = [[str(k), _n(measures), name, *cells(measures)] for k, name, measures in found]
+    rows = [[str(k), _n(metrics), name, *cells(metrics)] for k, name, metrics in found]
     headers = ("k", "n", "policy", *(text for _, text, _ in COLUMNS))
     return Grid(headers, rows, ("policy",), title, rules_between([k for k, _, _ in found]), keys=3)
 
 
-def _n(measures: Mapping[str, Any]) -> str:
-    asked = measures.get("questions")
+def _n(metrics: Mapping[str, Any]) -> str:
+    asked = metrics.get("questions")
     if asked is None:
         return _show(None, "")
-    scored = measures.get("scored_questions")  # evaluations of earlier versions lack it
+    scored = metrics.get("scored_questions")  # evaluations of earlier versions lack it
     return part_of(int(asked if scored is None else scored), int(asked))
 
 
-def cells(measures: Mapping[str, Any]) -> list[str]:
-    return [_show(measures.get(name), form) for name, _, form in COLUMNS]
+def cells(metrics: Mapping[str, Any]) -> list[str]:
+    return [_show(metrics.get(name), form) for name, _, form in COLUMNS]
 
 
 def report_table(report: Report, title: str) -> Grid:
@@ -59,7 +59,7 @@ def report_table(report: Report, title: str) -> Grid:
 
 
 def scores_table(report: Report, names: Sequence[str]) -> Grid:
-    """The measures of published scorers, such as `mem1/f1`, by scorer."""
+    """The metrics of published scorers, such as `mem1/f1`, by scorer."""
     columns = [column for column in report.columns if column.name in names]
     values = [[shown(row.estimates[column.name].mean, column.form) for column in columns] for row in report.rows]
     heads = [column.header.replace("/", " ") for column in columns]

@@ -21,7 +21,7 @@ from mempo.engine.prefix_forward import SharedForward
 from mempo.engine.scorer import LocalScorer
 from mempo.errors import UserError, counted
 from mempo.evaluate.agents import instructions
-from mempo.evaluate.breakdown import breakdown_measures, breakdowns
+from mempo.evaluate.breakdown import breakdown_metrics, breakdowns
 from mempo.evaluate.compare import Asked, Entry, Report, compare
 from mempo.evaluate.export import FORMATS, pair_texts
 from mempo.evaluate.folder import (
@@ -71,7 +71,7 @@ class Opened:
 def evaluate_model(
     resolved: Resolved, model_path: str, out: Path | None, console: Console, retry_errors: bool = False
 ) -> dict[int, dict[str, Any]]:
-    """Evaluate a saved policy on the test questions of a configuration; measures by number of objectives of the first
+    """Evaluate a saved policy on the test questions of a configuration; metrics by number of objectives of the first
     agent.
 
     Raises:
@@ -265,10 +265,10 @@ def _evaluate(
                 score_missing_notes(folder, spec, setup, questions, console)
         finally:
             _record(folder, opened)  # also of a server that is given up
-        measures = _report(folder, [spec.file_name for spec in specs], config, console)
+        metrics = _report(folder, [spec.file_name for spec in specs], config, console)
         for note in opened.notes():
             say(console, note)
-        return measures
+        return metrics
 
 
 def _record(folder: EvalFolder, opened: Opened) -> None:
@@ -301,17 +301,17 @@ def _found(spec: AgentSpec, lines: dict[Any, dict[str, Any]], missing: int) -> s
 
 
 def _report(folder: EvalFolder, names: Sequence[str], config: Config, console: Console) -> dict[int, dict[str, Any]]:
-    """Write measures and tables of everything in the folder, print the table."""
+    """Write metrics and tables of everything in the folder, print the table."""
     agents = folder.agents()
     entries = {
         name: Entry(str(agent["name"]), list(folder.lines(name).values()), asked_of(agent))
         for name, agent in agents.items()
     }
     entries = {name: entry for name, entry in entries.items() if entry.lines}
-    measures = {entry.label: measures_by_objectives(entry) for entry in entries.values()}
+    metrics = {entry.label: metrics_by_objectives(entry) for entry in entries.values()}
     report = compare(list(entries.values()), seed=config.seed, notes=table_notes(folder, config.evaluate))
     parts = breakdowns(list(entries.values()), seed=config.seed)
-    write_atomic(folder.path / "evaluation.json", json.dumps(measures, indent=1) + "\n")
+    write_atomic(folder.path / "evaluation.json", json.dumps(metrics, indent=1) + "\n")
     write_tables(report, folder.path / "tables", parts=parts)
     print_report(report, title_of(config), console, parts=parts)
     lines = [line for name in names for line in entries[name].lines]
@@ -323,7 +323,7 @@ def _report(folder: EvalFolder, names: Sequence[str], config: Config, console: C
             f"{count} rollouts failed for infrastructure reasons, the last with: {reason}; fix it, then repeat them "
             "with --retry-errors"
         )
-    return measures[entries[names[0]].label]
+    return metrics[entries[names[0]].label]
 
 
 def title_of(config: Config) -> str:
@@ -334,11 +334,11 @@ def title_of(config: Config) -> str:
     return f"k objectives, mean over n questions [95 % interval], {decoding}{many}, seed {config.seed}"
 
 
-def measures_by_objectives(entry: Entry, more: Sequence[str] = ()) -> dict[int, dict[str, Any]]:
-    """The measures of an agent for `evaluation.json` and `scores.json`, those of parts of the questions under `by`."""
+def metrics_by_objectives(entry: Entry, more: Sequence[str] = ()) -> dict[int, dict[str, Any]]:
+    """The metrics of an agent for `evaluation.json` and `scores.json`, those of parts of the questions under `by`."""
     found = {}
     for k, chosen in by_objectives(entry.lines).items():
-        parts = breakdown_measures(chosen)
+        parts = breakdown_metrics(chosen)
         found[k] = summarise(chosen, more, entry.asked.samples) | ({"by": parts} if parts else {})
     return found
 

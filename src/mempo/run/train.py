@@ -27,7 +27,7 @@ from mempo.engine.update import Updater
 from mempo.engine.vllm import require_vllm
 from mempo.errors import UserError
 from mempo.evaluate.report import ByObjectives, evaluation_table
-from mempo.evaluate.runner import EvalResult, EvalSetup, evaluate, greedy_note
+from mempo.evaluate.runner import EvalSetup, evaluate, greedy_note
 from mempo.progress import say
 from mempo.rollout.render import Renderer, prompt_probe
 from mempo.rollout.tokenizer import Tokenizer
@@ -354,13 +354,9 @@ def _evaluated(
     if not data.test:
         return {}
     rollouts = run.path / "rollouts" / f"evaluation-{name}.jsonl"
-    result = evaluate(setup, data.test, config.evaluate, rollouts, console)
-    _save(file, result)
-    return result.by_objectives()
-
-
-def _save(file: Path, result: EvalResult) -> None:
-    write_atomic(file, json.dumps(result.by_objectives(), indent=1) + "\n")
+    found = evaluate(setup, data.test, config.evaluate, rollouts, console).by_objectives()
+    write_atomic(file, json.dumps(found, indent=1) + "\n")
+    return found
 
 
 def _print_table(results: Sequence[tuple[str, ByObjectives]], config: Config, console: Console) -> None:

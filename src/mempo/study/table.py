@@ -69,13 +69,13 @@ def in_words(section: Section, baseline: str) -> str:
     said = []
     for k in section.trained:
         ends = [
-            f"{name} {_percent(row.by_measure[f'em@{k}'].mean)}"
+            f"{name} {_percent(row.by_metric[f'em@{k}'].mean)}"
             for name, row in arms.items()
-            if f"em@{k}" in row.by_measure
+            if f"em@{k}" in row.by_metric
         ]
         if ends:
             said.append(f"Questions of {k} objectives, which RL was trained on, are answered right: {', '.join(ends)}.")
-    halves = [f"{name} {_step(row.by_measure['half'].mean)}" for name, row in arms.items() if name != START]
+    halves = [f"{name} {_step(row.by_metric['half'].mean)}" for name, row in arms.items() if name != START]
     said.append(f"Half of the rollouts of a training step were right: {', '.join(halves)}.")
     return " ".join(said)
 
@@ -89,9 +89,9 @@ def _percent(value: float | None) -> str:
 
 
 def levels(section: Section) -> list[list[str]]:
-    """Header and rows: every arm with its measures."""
+    """Header and rows: every arm with its metrics."""
     counted = [] if section.single else ["n"]
-    header = ["arm", *counted, *(measure.header for measure in section.measures), "CPU s"]
+    header = ["arm", *counted, *(metric.header for metric in section.metrics), "CPU s"]
     return [header, *(_level(section, row) for row in section.rows)]
 
 
@@ -102,7 +102,7 @@ def differences(section: Section, baseline: str) -> list[list[str]]:
         return []
     if not rows:
         return []
-    header = [f"against {baseline}", "n", *(measure.header for measure in section.compared)]
+    header = [f"against {baseline}", "n", *(metric.header for metric in section.compared)]
     return [header, *(_difference(section, row) for row in rows)]
 
 
@@ -134,8 +134,8 @@ def _grid(rows: Sequence[Sequence[str]], title: str = "") -> Grid:
 
 
 def _level(section: Section, row: Row) -> list[str]:
-    units = max((spread.units for spread in row.by_measure.values()), default=0)
-    cells = [_spread(row.by_measure[measure.name], measure.percent) for measure in section.measures]
+    units = max((spread.units for spread in row.by_metric.values()), default=0)
+    cells = [_spread(row.by_metric[metric.name], metric.percent) for metric in section.metrics]
     counted = [] if section.single else [str(units)]
     return [row.arm, *counted, *cells, "–" if row.cpu_s is None else f"{row.cpu_s:.0f}"]
 
@@ -151,7 +151,7 @@ def _spread(found: Spread, percent: bool = True) -> str:
 
 def _difference(section: Section, row: Row) -> list[str]:
     pairs = max(found.questions for found in row.against.values())
-    return [row.arm, str(pairs), *(_compared(row.against[measure.name]) for measure in section.compared)]
+    return [row.arm, str(pairs), *(_compared(row.against[metric.name]) for metric in section.compared)]
 
 
 def _compared(found: Comparison) -> str:

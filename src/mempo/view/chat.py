@@ -21,10 +21,10 @@ from mempo.rollout.interfaces import BuiltContext, Context, InteractiveEnvironme
 from mempo.rollout.question import Question
 from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import Trajectory, Turn
+from mempo.rollout.turn_text import note_text, thoughts
 from mempo.run.evaluate import agents_of, open_local, open_served, specs_of
 from mempo.setup import check_window, load_data
 from mempo.view.text import changes, visible
-from mempo.view.turns import turn_texts
 
 _STYLES = {"ins": "green", "del": "red strike", "": ""}
 
@@ -120,12 +120,12 @@ class _Screen:
 
     def turn(self, turn: Turn) -> None:
         self._shown += 1
-        note, thoughts = turn_texts(turn, self._tokenizer)
+        note = note_text(turn, self._tokenizer)
         if note is not None:
             pieces = changes(self._note, note)
             self._print("note", Text.assemble(*((text, _STYLES[kind]) for kind, text in pieces)))
             self._note = note
-        for thought in thoughts:
+        for thought in thoughts(turn, self._tokenizer):
             self._say("thinks", thought, "italic")
         if turn.parsed.action is not None:
             self._say(turn.parsed.action.kind, turn.parsed.action.text, "bold")
