@@ -16,16 +16,9 @@ from mempo.cluster.model_shape import KNOWN, shape_of
 from mempo.cluster.plan import Plan, as_json, make_plan
 from mempo.cluster.plan_memory import memory_of
 from mempo.cluster.plan_settings import plan_settings, settings_of_config
-from mempo.cluster.plan_tokens import prompt_tokens, row_tokens, step_tokens
+from mempo.cluster.plan_tokens import step_tokens
 from mempo.config import resolve
 from mempo.errors import UserError
-from mempo.rewards.note_contexts import BASELINES, ahead_contexts, note_context
-from mempo.rollout.context import make_context
-from mempo.rollout.protocol import TurnGrammar, parse_turn
-from mempo.rollout.render import Renderer
-from mempo.rollout.tokenizer import Tokenizer
-from mempo.rollout.trajectory import GenerationStop, Observation, ObservationPart, StopReason, Trajectory, Turn, rows_of
-from tests.tiny import make_tokenizer
 
 DOCS = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text("utf-8")
 GB = 1e9
@@ -221,92 +214,53 @@ def test_32b_on_16_gpus_with_the_whole_history() -> None:
         assert number in DOCS
 
 
-# --- tokens, against the agent's own contexts ----------------------------------------------------------------------
-
-TOKENIZER = make_tokenizer("byte_bpe", "added")
-T = {"note": 9, "action": 5, "observation": 13, "question": 7, "turn": 20, "turns": 5, "probe": 4}
+# --- tokens, by the agent's own contexts ---------------------------------------------------------------------------
 
 
 def lengths_plan(**changes: Any) -> Any:
-    lengths = {f"{name}_tokens": T[name] for name in ("note", "action", "observation", "question", "turn", "probe")}
-    fixed = {"model": "Qwen2.5-7B", "turns": T["turns"], "questions": 3, "rollouts": 2, "gpus": 4}
-    return plan_settings({**fixed, **lengths, **changes})
+    lengths = {"note": 9, "action": 5, "observation": 13, "question": 7, "turn": 20, "probe": 4}
+    fixed = {"model": "Qwen2.5-7B", "turns": 5, "questions": 3, "rollouts": 2, "gpus": 4}
+    return plan_settings({**fixed, **{f"{name}_tokens": n for name, n in lengths.items()}, **changes})
 
 
-def an_episode(context: str, tokenizer: Tokenizer = TOKENIZER) -> Trajectory:
-    """A rollout of the planned lengths, its prompts made by the agent's own context. Ids are arbitrary and all
-    different, so that no prefix is shared by chance."""
-    built, question, turns = make_context(context, Renderer(tokenizer)), tuple(range(1000, 1000 + T["question"])), []
-    for t in range(T["turns"]):
-        at = 2000 + 100 * t
-        prompt = built.build(question, turns, 10**6).ids
-        parsed = parse_turn("<mem>n</mem><think>x</think><search>q</search>", t, TurnGrammar("optional", "optional"))
-        observed = Observation((ObservationPart(tuple(range(at + 50, at + 50 + T["observation"]))),))
-        turns.append(
-            Turn(
-                index=t,
-                prompt_ids=prompt,
-                generated_ids=tuple(range(at, at + T["turn"])),
-                logprobs=(),
-                stop=GenerationStop.STOP_STRING,
-                parsed=parsed,
-                note_ids=tuple(range(at + 1, at + 1 + T["note"])),
-                action_ids=tuple(range(at + 15, at + 15 + T["action"])),
-                observation=observed,
-            )
-        )
-    return Trajectory("q", 0, question, tuple(turns), StopReason.TURN_LIMIT)
+@pytest.mark.parametrize(
+    ("context", "prompts", "new", "rows"),
+    [
+        # q, then q + n + a + o; every turn a row of its own
+        ("memory", [7, 34, 34, 34, 34], [7, 27, 27, 27, 27], [27, 54, 54, 54, 54]),
+        # g + o more in every turn, all of it one row
+        ("full", [7, 40, 73, 106, 139], [7, 13, 13, 13, 13], [159]),
+        ("window(9)", [7, 40, 73, 106, 139], [7, 13, 13, 13, 13], [159]),
+        # the last turn and its result; the second turn goes on from the first
+        ("last_turn", [7, 40, 40, 40, 40], [7, 13, 33, 33, 33], [60, 60, 60, 60]),
+        ("window(2)", [7, 40, 73, 73, 73], [7, 13, 13, 66, 66], [93, 93, 93]),
+        # all that was written, and the last result: of a later prompt only what was written before is known
+        ("generations", [7, 40, 60, 80, 100], [7, 13, 33, 33, 33], [60, 80, 100, 120]),
+    ],
+)
+def test_prompts_and_rows_by_hand(context: str, prompts: list[int], new: list[int], rows: list[int]) -> None:
+    tokens = step_tokens(lengths_plan(agent_context=context))
+    assert (tokens.rollout.prompts, tokens.rollout.new, tokens.rollout.rows) == (prompts, new, rows)
+    assert tokens.longest_context == max(prompts) + 20
+    assert tokens.prefilled_cached == 3 * 7 + 6 * sum(new[1:])
+    assert (tokens.rows, tokens.trained) == (6 * len(rows), 6 * sum(rows))
 
 
-CONTEXTS = pytest.mark.parametrize("context", ["memory", "full", "last_turn", "generations", "window(2)", "window(9)"])
-
-
-@CONTEXTS
-def test_prompts_and_rows_are_those_of_the_agent(context: str) -> None:
-    settings, episode = lengths_plan(agent_context=context), an_episode(context)
-    assert [prompt_tokens(settings, t + 1) for t in range(T["turns"])] == [len(t.prompt_ids) for t in episode.turns]
-    assert row_tokens(settings) == [len(row.ids) for row in rows_of(episode)]
-    tokens = step_tokens(settings)
-    assert tokens.trained == 6 * sum(len(row.ids) for row in rows_of(episode))
-    assert tokens.longest_context == episode.peak_context_tokens
-
-
-@CONTEXTS
-def test_a_prefix_cache_leaves_what_no_earlier_sequence_begins_with(context: str) -> None:
-    turns = an_episode(context).turns
-
-    def shared(a: tuple[int, ...], b: tuple[int, ...]) -> int:
-        return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-
-    new = 0
-    for t in range(1, T["turns"]):
-        seen = [turn.prompt_ids + turn.generated_ids for turn in turns[:t]]
-        new += len(turns[t].prompt_ids) - max(shared(turns[t].prompt_ids, sequence) for sequence in seen)
-    found = step_tokens(lengths_plan(agent_context=context)).prefilled_cached
-    assert found == 3 * T["question"] + 6 * new
-
-
-@CONTEXTS
-@pytest.mark.parametrize("baseline", ["none", "full", "visible"])
-@pytest.mark.parametrize("lookahead", [0, 2])
-def test_probes_are_those_of_the_memory_signal(context: str, baseline: str, lookahead: int) -> None:
-    episode, rows = an_episode(context), []
-    for turn in episode.turns[1:]:
-        seen = [note_context(episode, turn)]
-        if turn.index + 1 < T["turns"]:  # the last turn's result is never seen by anybody
-            ahead = ahead_contexts(episode, turn, lookahead)
-            seen += ahead[: T["turns"] - 1 - turn.index]
-        seen += [BASELINES[baseline](episode, turn)] if baseline != "none" else []
-        rows += [len(ids) + T["probe"] for ids in seen]
-    tokens = step_tokens(lengths_plan(agent_context=context, baseline=baseline, lookahead=lookahead))
-    assert (tokens.probe_rows, tokens.probes) == (6 * len(rows), 6 * sum(rows))
-
-
-def test_a_previous_note_is_asked_once() -> None:
-    tokens = step_tokens(lengths_plan(baseline="previous_note"))
-    plain = step_tokens(lengths_plan())
-    assert tokens.probe_rows - plain.probe_rows == 3  # the question alone, once for its group
-    assert tokens.probes - plain.probes == 3 * (T["question"] + T["probe"])
+@pytest.mark.parametrize(
+    ("changes", "probes"),
+    [
+        ({}, [20] * 4),  # q + n + p, in the turns 2 to 5
+        ({"baseline": "visible"}, [20, 38] * 4),
+        ({"baseline": "full"}, [20, 44, 20, 77, 20, 110, 20, 143]),
+        ({"baseline": "previous_note"}, [20] * 5),  # the note of turn 1; later ones are asked about anyway
+        ({"lookahead": 2}, [20, 33, 46, 20, 33, 46, 20, 33, 20]),  # nobody sees the last turn's result
+        ({"memory_signal": False}, []),
+    ],
+)
+def test_probes_by_hand(changes: dict[str, Any], probes: list[int]) -> None:
+    tokens = step_tokens(lengths_plan(**changes))
+    assert sorted(tokens.rollout.probes) == sorted(probes)
+    assert (tokens.probe_rows, tokens.probes) == (6 * len(probes), 6 * sum(probes))
 
 
 def test_padding_makes_mini_batches_divide() -> None:

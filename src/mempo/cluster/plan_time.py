@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mempo.cluster.model_shape import DecoderShape
 from mempo.cluster.plan_memory import GB, Memory, kv_bytes_on_gpu
-from mempo.cluster.plan_tokens import StepTokens, new_tokens, probe_rows, prompt_tokens, row_tokens
+from mempo.cluster.plan_tokens import RolloutTokens, StepTokens
 from mempo.config.plan import PlanSettings
 
 TERA = 1e12
@@ -40,17 +40,17 @@ class Times:
 
 
 def times_of(s: PlanSettings, shape: DecoderShape, tokens: StepTokens, memory: Memory) -> Times:
-    trained = [(tokens.trajectories, length) for length in row_tokens(s)]
-    forward = forward_operations(shape, trained)
+    one, all_rollouts = tokens.rollout, tokens.trajectories
+    forward = all_rollouts * forward_operations(shape, one.rows)
     backward = (2 if s.lora_rank is None else 1) + s.gradient_checkpointing
     per_server = -(-tokens.trajectories * s.tensor_parallel // s.gpus)
     waves = -(-per_server // max(min(memory.contexts, s.max_num_seqs), 1))
     at_once = -(-per_server // waves)
-    prefill = _prefill_operations(s, shape)
-    decode = _decode_operations(s, shape)
+    prefill = _prefill_operations(s, shape, one)
+    decode = float(all_rollouts * sum(row_operations(shape, prompt, s.turn_tokens) for prompt in one.prompts))
     stages = [
         Stage("prefill", prefill, _compute_s(s, prefill)),
-        Stage("decode", decode, max(_decode_s(s, shape, waves, at_once), _compute_s(s, decode))),
+        Stage("decode", decode, max(_decode_s(s, shape, one, waves, at_once), _compute_s(s, decode))),
         Stage("search", 0.0, waves * (s.turns - 1) * s.search_s),
     ]
     rollout_s = sum(stage.seconds for stage in stages)
@@ -59,16 +59,16 @@ def times_of(s: PlanSettings, shape: DecoderShape, tokens: StepTokens, memory: M
     passes = {
         "old log-probs": forward * s.recompute_logprobs,
         "reference": forward * s.reference,
-        "memory signal": forward_operations(shape, probe_rows(s)),
+        "memory signal": all_rollouts * forward_operations(shape, one.probes),
         "update": forward * (1 + backward),
     }
     stages += [Stage(name, operations, _compute_s(s, operations)) for name, operations in passes.items()]
     return Times(tuple(stages), waves, at_once, rollout_s)
 
 
-def forward_operations(shape: DecoderShape, rows: Iterable[tuple[int, int]]) -> float:
-    """Of rows given as (how many, tokens of each), each by itself."""
-    return float(sum(count * row_operations(shape, 0, length) for count, length in rows))
+def forward_operations(shape: DecoderShape, rows: Iterable[int]) -> float:
+    """Of rows of so many tokens, each by itself."""
+    return float(sum(row_operations(shape, 0, length) for length in rows))
 
 
 def row_operations(shape: DecoderShape, before: int, tokens: int) -> int:
@@ -77,22 +77,17 @@ def row_operations(shape: DecoderShape, before: int, tokens: int) -> int:
     return 2 * shape.multiplied * tokens + attention
 
 
-def _prefill_operations(s: PlanSettings, shape: DecoderShape) -> float:
+def _prefill_operations(s: PlanSettings, shape: DecoderShape, one: RolloutTokens) -> float:
     """With a prefix cache that holds everything."""
     later = sum(
-        row_operations(shape, prompt_tokens(s, t) - new_tokens(s, t), new_tokens(s, t)) for t in range(2, s.turns + 1)
+        row_operations(shape, prompt - new, new) for prompt, new in zip(one.prompts[1:], one.new[1:], strict=True)
     )
     return float(s.questions * (row_operations(shape, 0, s.question_tokens) + s.rollouts * later))
 
 
-def _decode_operations(s: PlanSettings, shape: DecoderShape) -> float:
-    turns = sum(row_operations(shape, prompt_tokens(s, t), s.turn_tokens) for t in range(1, s.turns + 1))
-    return float(s.questions * s.rollouts * turns)
-
-
-def _decode_s(s: PlanSettings, shape: DecoderShape, waves: int, at_once: int) -> float:
+def _decode_s(s: PlanSettings, shape: DecoderShape, one: RolloutTokens, waves: int, at_once: int) -> float:
     """Every step of decoding reads the weights once, and the keys and values of all contexts at work."""
-    context = sum(prompt_tokens(s, t) + s.turn_tokens / 2 for t in range(1, s.turns + 1)) / s.turns
+    context = sum(prompt + s.turn_tokens / 2 for prompt in one.prompts) / s.turns
     read = s.compute_bytes * shape.parameters / s.tensor_parallel + at_once * context * kv_bytes_on_gpu(s, shape)
     return waves * s.turns * s.turn_tokens * read / (s.gpu_bandwidth_gb_s * GB * s.decode_efficiency)
 

@@ -1,21 +1,41 @@
-"""Tokens of a step, from the shape of a rollout. The order is that of docs/cluster.md, "Plan".
-
-A rollout has turns t = 1 .. T. Its lengths: q question, g written in a turn, n of it the note, a of it the action,
-o a tool result (after every turn but the last), p the probe.
+"""Tokens of a step: a rollout of the planned lengths is made by the agent's own context, rows and probes, and counted.
+The order is that of docs/cluster.md, "Plan".
 """
 
 from __future__ import annotations
 
-import re
+import sys
 from dataclasses import dataclass
+from itertools import count, islice
+from typing import cast
 
 from mempo.config.plan import PlanSettings
+from mempo.rewards.note_contexts import BASELINES, Ids, ahead_contexts, note_context
+from mempo.rollout.context import make_context
+from mempo.rollout.protocol import TurnGrammar, parse_turn
+from mempo.rollout.render import Renderer
+from mempo.rollout.tokenizer import common_prefix
+from mempo.rollout.trajectory import GenerationStop, Observation, ObservationPart, StopReason, Trajectory, Turn, rows_of
+
+_NOTED = parse_turn("<mem>n</mem><think>t</think><search>q</search>", 1, TurnGrammar())
+
+
+@dataclass(frozen=True)
+class RolloutTokens:
+    """Of one rollout that goes all its turns: its `prompts`, what is `new` in each (no earlier sequence begins with
+    it), its training `rows` and its probe rows, those that are the same counted once."""
+
+    prompts: list[int]
+    new: list[int]
+    rows: list[int]
+    probes: list[int]
 
 
 @dataclass(frozen=True)
 class StepTokens:
     """One batch of questions."""
 
+    rollout: RolloutTokens
     trajectories: int
     longest_context: int
     """Prompt and reply of the largest step."""
@@ -36,95 +56,68 @@ class StepTokens:
 
 
 def step_tokens(s: PlanSettings) -> StepTokens:
-    trajectories = s.questions * s.rollouts
-    turns = range(1, s.turns + 1)
-    rows = row_tokens(s)
-    of_probes = probe_rows(s)
+    trajectories, one = s.questions * s.rollouts, rollout_tokens(s)
     return StepTokens(
+        rollout=one,
         trajectories=trajectories,
-        longest_context=max(prompt_tokens(s, t) + s.turn_tokens for t in turns),
+        longest_context=max(one.prompts) + s.turn_tokens,
         generated=trajectories * s.turns * s.turn_tokens,
-        prefilled=trajectories * sum(prompt_tokens(s, t) for t in turns),
-        prefilled_cached=s.questions * s.question_tokens + trajectories * sum(new_tokens(s, t) for t in turns[1:]),
-        rows=trajectories * len(rows),
-        padding_rows=padding_rows(s, trajectories * len(rows)),
-        trained=trajectories * sum(rows),
-        probe_rows=sum(count for count, _ in of_probes),
-        probes=sum(count * length for count, length in of_probes),
+        prefilled=trajectories * sum(one.prompts),
+        prefilled_cached=s.questions * s.question_tokens + trajectories * sum(one.new[1:]),
+        rows=trajectories * len(one.rows),
+        padding_rows=padding_rows(s, trajectories * len(one.rows)),
+        trained=trajectories * sum(one.rows),
+        probe_rows=trajectories * len(one.probes),
+        probes=trajectories * sum(one.probes),
         searches=trajectories * (s.turns - 1),
     )
 
 
-def prompt_tokens(s: PlanSettings, t: int) -> int:
-    """What is seen at the beginning of turn t."""
-    q, g, o, before = s.question_tokens, s.turn_tokens, s.observation_tokens, t - 1
-    if t == 1:
-        return q
-    if s.agent_context == "memory":
-        return q + s.note_tokens + s.action_tokens + o
-    if s.agent_context == "generations":
-        return q + before * g + o
-    return q + min(before, _shown_turns(s)) * (g + o)
+def rollout_tokens(s: PlanSettings) -> RolloutTokens:
+    episode = planned_rollout(s)
+    turns, probed = episode.turns, dict[Ids, None]()
+    for turn in turns[1:] if s.memory_signal else ():
+        probed |= dict.fromkeys([note_context(episode, turn), *ahead_contexts(episode, turn, s.lookahead)])
+        if s.baseline != "none":
+            probed[BASELINES[s.baseline](episode, turn)] = None
+    sequences = [turn.prompt_ids + turn.own_ids for turn in turns]
+    known = [max((common_prefix(turn.prompt_ids, ids) for ids in sequences[: turn.index]), default=0) for turn in turns]
+    return RolloutTokens(
+        prompts=[len(turn.prompt_ids) for turn in turns],
+        new=[len(turn.prompt_ids) - shared for turn, shared in zip(turns, known, strict=True)],
+        rows=[len(row.ids) for row in rows_of(episode)],
+        probes=[len(ids) + s.probe_tokens for ids in probed],
+    )
 
 
-def extends(s: PlanSettings, t: int) -> bool:
-    """Whether the prompt of turn t > 1 is the row so far and a tool result, so that the turn joins that row."""
-    if s.agent_context == "memory":
-        return False
-    if s.agent_context == "generations":
-        return t == 2
-    return t - 1 <= _shown_turns(s)
+def planned_rollout(s: PlanSettings) -> Trajectory:
+    """A rollout of the planned lengths. No two of its tokens are the same, so that nothing is shared by chance."""
+    ids = count()
 
+    def fresh(tokens: int) -> tuple[int, ...]:
+        return tuple(islice(ids, tokens))
 
-def new_tokens(s: PlanSettings, t: int) -> int:
-    """Of the prompt of turn t > 1, what no earlier step of the rollout has at the same place."""
-    if extends(s, t):
-        return s.observation_tokens
-    if s.agent_context == "generations":
-        return s.turn_tokens + s.observation_tokens
-    return prompt_tokens(s, t) - s.question_tokens
-
-
-def row_tokens(s: PlanSettings) -> list[int]:
-    """Lengths of the training rows of one rollout."""
-    rows: list[int] = []
-    for t in range(1, s.turns + 1):
-        length = prompt_tokens(s, t) + s.turn_tokens
-        if rows and extends(s, t):
-            rows[-1] = length
-        else:
-            rows.append(length)
-    return rows
+    context = make_context(s.agent_context, cast("Renderer", None))  # which only cuts what is too long
+    question, turns = fresh(s.question_tokens), list[Turn]()
+    note = s.turn_tokens - s.note_tokens  # at the end, so that no prompt begins like the turn that its note is from
+    for index in range(s.turns):
+        own, last = fresh(s.turn_tokens), index + 1 == s.turns
+        turn = Turn(
+            index=index,
+            prompt_ids=context.build(question, turns, sys.maxsize).ids,
+            generated_ids=own,
+            logprobs=(),
+            stop=GenerationStop.STOP_STRING,
+            parsed=_NOTED,
+            note_ids=own[note:],
+            action_ids=own[note - s.action_tokens : note],
+            observation=None if last else Observation((ObservationPart(fresh(s.observation_tokens)),)),
+        )
+        turns.append(turn)
+    return Trajectory("", 0, question, tuple(turns), StopReason.TURN_LIMIT)
 
 
 def padding_rows(s: PlanSettings, rows: int) -> int:
     """Mini-batches have equal numbers of rows, which divide by the data-parallel ranks."""
     each, ranks = -(-rows // s.updates), s.gpus // s.sequence_parallel
     return s.updates * (-(-each // ranks) * ranks) - rows
-
-
-def probe_rows(s: PlanSettings) -> list[tuple[int, int]]:
-    """`[(how many, tokens of each)]`: notes of the turns 2 .. T, their probe behind each context. Equal rows count
-    once."""
-    if not s.memory_signal:
-        return []
-    q, n, o, p, g = s.question_tokens, s.note_tokens, s.observation_tokens, s.probe_tokens, s.turn_tokens
-    trajectories, found = s.questions * s.rollouts, []
-    for t in range(2, s.turns + 1):
-        found.append((trajectories, q + n + p))
-        found += [(trajectories, q + n + j * o + p) for j in range(1, min(s.lookahead, s.turns - t) + 1)]
-        if s.baseline == "full":
-            found.append((trajectories, q + (t - 1) * (g + o) + p))
-        elif s.baseline == "visible":
-            found.append((trajectories, prompt_tokens(s, t) + p))
-        elif s.baseline == "previous_note" and t == 2:
-            found.append((s.questions, q + p))  # later ones are the note's own row of the turn before
-    return found
-
-
-def _shown_turns(s: PlanSettings) -> int:
-    if s.agent_context in ("full", "react"):
-        return s.turns
-    if s.agent_context == "last_turn":
-        return 1
-    return int(re.sub(r"\D", "", s.agent_context))
