@@ -5,7 +5,7 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: quickstart study test test-fast test-slow test-kill test-browser test-servers test-vllm test-cluster lint format docs docs-site bench smollm2 minilm clean
+.PHONY: quickstart study test test-fast test-slow test-kill test-browser test-servers test-trackers test-vllm test-cluster lint format docs docs-site bench smollm2 minilm clean
 
 quickstart: .venv/core
 	$(BIN)/mempo study quickstart --out runs/quickstart-$$(date +%Y%m%d-%H%M%S) $(ARGS)
@@ -35,6 +35,10 @@ test-browser: .venv/dev
 	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then \
 	  $(BIN)/pip install -q -e ".[browser]" && $(BIN)/python -m pytest tests/browser -m browser $(ARGS); \
 	  else echo "test-browser: no chromium and chromedriver here, and none can be installed: no page was looked at"; fi
+
+# TensorBoard, W&B, trackio and MLflow as they are installed, all on this machine.
+test-trackers: .venv/trackers/ready
+	.venv/trackers/bin/python -m pytest tests/trackers $(ARGS)
 
 test-vllm: .venv/vllm/ready
 	.venv/vllm/bin/python -m pytest tests/vllm $(ARGS)
@@ -84,12 +88,18 @@ minilm: .venv/core
 .venv/core: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "mempo needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) -V 2>&1); call make PYTHON=python3.11"; exit 1; }
+	@echo "installing torch, transformers and what else mempo needs: some minutes, about 2 GB"
 	@began=$$(date +%s); $(PYTHON) -m venv .venv && $(BIN)/pip install -q "$(TORCH)" && $(BIN)/pip install -q -e . && \
 	  touch .venv/core && echo "installed in $$(( $$(date +%s) - began )) s"
 
 .venv/dev: .venv/core
 	@began=$$(date +%s); $(BIN)/pip install -q -e ".[dev]" && \
 	  touch .venv/dev && echo "test tools installed in $$(( $$(date +%s) - began )) s"
+
+.venv/trackers/ready: pyproject.toml
+	@began=$$(date +%s); $(PYTHON) -m venv .venv/trackers && .venv/trackers/bin/pip install -q "$(TORCH)" && \
+	  .venv/trackers/bin/pip install -q -e ".[tensorboard,wandb,trackio,mlflow]" "pytest>=8" "hypothesis>=6.100" && \
+	  touch .venv/trackers/ready && echo "trackers installed in $$(( $$(date +%s) - began )) s"
 
 # vLLM for CPUs wants a CPU build of torch (pip must know an index that has one) and other versions of transformers than
 # the tests; torchvision and its like come along for another torch, and break the import of transformers.

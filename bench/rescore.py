@@ -22,7 +22,7 @@ from timing import alternate, ratio, spread
 
 from mempo.config.rewards import OutcomeSettings
 from mempo.evaluate.compare import Entry, compare
-from mempo.evaluate.rescore import measures_of, scorers_of
+from mempo.evaluate.rescore import metric_names, scorers_of
 from mempo.evaluate.saved import collector_at_rest, scored_lines
 from mempo.rewards.answer_match import normalize
 from mempo.storage.files import dump_line
@@ -141,7 +141,7 @@ def main() -> None:
             normalize.cache_clear()  # as in a new process
             with collector_at_rest():
                 lines = scored_lines(file, scorers, OutcomeSettings())
-                return compare([Entry("memory", lines)], measures_of(scorers)).rows[0].estimates["em"].mean
+                return compare([Entry("memory", lines)], metric_names(scorers)).rows[0].estimates["em"].mean
 
         seconds = alternate({"parsing": parse, "re-scoring": again}, given.rounds)
     print(f"{given.rollouts} rollouts, {given.objectives} objectives, {given.turns} turns, {megabytes:.0f} MB")

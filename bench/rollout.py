@@ -5,7 +5,7 @@
 Both ways sample the same tokens from the same prompts, watch for stop strings and return log-probs. A tool answers with
 `--tool` tokens between turns. `even`: all turns have equally many tokens; `uneven`: from an eighth of that to twice as
 much, rows leaving when they have ended. `by tokens`: the ratio if a token cost the same in both ways. `floor`: tokens
-that no way can avoid. `--compile` (`model.compile`) decodes with a compiled step in ours.
+that no way can avoid.
 """
 
 from __future__ import annotations
@@ -163,15 +163,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", help="context:lengths, such as full:uneven")
     parser.add_argument("--profile", action="store_true", help="also show where our time goes")
-    parser.add_argument("--compile", action="store_true", help="ours with model.compile; compiling is not timed")
     options = parser.parse_args()
     torch.set_num_threads(1)
     policy = model(options.model, options.device)
-    policy.compiled = options.compile
     shape = Shape(options.questions, options.rollouts, options.turns, 90, options.words, options.tool)
     print(f"{describe(policy)}; {shape.questions} × {shape.rollouts} rollouts of {shape.turns} turns of {shape.words},")
-    how = ", compiled" if options.compile else ""
-    print(f"tool answers of {shape.tool}; {options.rounds} rounds{how}; target ≥ 3 ×\n\n{HEADER}")
+    print(f"tool answers of {shape.tool}; {options.rounds} rounds; target ≥ 3 ×\n\n{HEADER}")
     for context in ("full", "memory"):
         for uneven in (False, True):
             if options.only not in (None, f"{context}:{'uneven' if uneven else 'even'}"):

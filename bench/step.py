@@ -46,7 +46,7 @@ from mempo.rollout.trajectory import Trajectory
 from mempo.train.advantages import batch_advantages
 from mempo.train.batch import training_rows
 from mempo.train.rl import RlSetup, rollout_jobs, update_policy
-from mempo.train.score_batch import score_batch
+from mempo.train.score_batch import Scoring, score_batch
 
 LR = 1e-6
 BACKWARD = 3
@@ -96,11 +96,17 @@ class Ours:
             sampler,
             self.recorder,
             Updater(policy, OptimSettings(lr=LR)),
-            OutcomeSettings(format_gate=not one_turn),
-            MemorySettings(baseline=baseline),  # type: ignore[arg-type]
-            AdvantageSettings(),
-            0,
-            custom_score=every_other if one_turn else None,
+            Scoring(
+                OutcomeSettings(format_gate=not one_turn),
+                MemorySettings(baseline=baseline),  # type: ignore[arg-type]
+                AdvantageSettings(),
+                play.tokenizer,
+                policy.window,
+                memory_signal=not one_turn,
+                custom_score=every_other if one_turn else None,
+                grammar=play.agent.grammar,
+            ),
+            seed=0,
         )
         self.tokenizer, self.script = play.tokenizer, play.script(self._jobs()[0])
         self.questions, self.rollouts = questions, rollouts
@@ -122,9 +128,9 @@ class Ours:
             trajectories = asyncio.run(run_rollouts(setup.agent, setup.sampler, jobs))
         times.append(clock(self._device))
         forwarded.append(self._forward.work.tokens)
-        scored = score_batch(setup.scoring(settings.memory_signal), questions, trajectories, setup.scorer)
+        scored = score_batch(setup.scoring, questions, trajectories, setup.scorer)
         batch = scored.counted(settings.rollouts_per_question)
-        rows = training_rows(batch, batch_advantages(batch, setup.advantages, setup.memory))
+        rows = training_rows(batch, batch_advantages(batch, setup.scoring.advantages, setup.scoring.memory))
         times.append(clock(self._device))
         forwarded.append(self._forward.work.tokens)
         update = update_policy(setup.updater, rows, settings, LR)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +13,12 @@ from mempo.config.describe import ROOTS, Described, described
 HEADER = """# All settings
 
 Generated from the settings themselves by `make docs`; a test checks that it is current. `mempo config --explain KEY`
-says the same of one of them, with what it does not go with; `mempo config RECIPE` prints their values and where each
-came from.
+prints one of them, and what it conflicts with; `mempo config RECIPE` prints all values, and where each came from.
 
 Write them into a YAML file, or as `KEY=VALUE` on the command line (`rl.steps=20`, `data.objectives=[2, 4]`).
 """
 INTRODUCTIONS = {
-    "a configuration": "Of every command that takes a recipe, a YAML file or a run folder, and `KEY=VALUE`.",
+    "a configuration": "For every command that takes a recipe, a YAML file or a run folder, and `KEY=VALUE`.",
     "mempo index build": "`mempo index build CORPUS --out DIR KEY=VALUE…` ([retrieval.md](retrieval.md)).",
     "mempo serve": "`mempo serve INDEX KEY=VALUE…` ([retrieval.md](retrieval.md)).",
     "mempo cluster plan": "`mempo cluster plan [SOURCE] KEY=VALUE…` ([cluster.md](cluster.md)).",
@@ -55,6 +55,8 @@ def _table(rows: list[Described]) -> Iterator[str]:
 
 
 def _code(text: str) -> str:
+    if "\n" in text:  # YAML folds a text of several lines; a cell of a table has one
+        text = '"' + re.sub(r"\s*\n\s*", r"\\n", text.strip("'")) + '"'
     return f"``{text}``" if "`" in text else f"`{text}`"
 
 

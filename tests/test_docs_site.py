@@ -49,6 +49,20 @@ def test_pictures_of_the_pages_exist_and_none_is_left_over() -> None:
     assert shown == {file.name for file in (DOCS / "images").iterdir()}
 
 
+def test_rows_of_tables_have_the_cells_of_their_head() -> None:
+    """A line break or a bar inside a cell would tear its table."""
+    torn = []
+    for page in DOCS.glob("*.md"):
+        cells = 0
+        for line in page.read_text("utf-8").splitlines():
+            bars = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
+            if cells and bars and bars != cells:
+                torn.append(f"{page.name}: {line[:60]}")
+            cells = bars
+    assert torn == []
+    assert not re.search(r"^[^|\n]+\n\|", (DOCS / "settings.md").read_text("utf-8"), re.MULTILINE)
+
+
 def test_the_api_page_is_current() -> None:
     spec = importlib.util.spec_from_file_location("api_reference", ROOT / "scripts" / "api_reference.py")
     assert spec is not None

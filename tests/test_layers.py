@@ -13,7 +13,7 @@ import mempo
 SOURCE = Path(mempo.__file__).parent
 
 LAYERS: list[set[str]] = [
-    {"errors"},
+    {"errors", "progress"},
     {"config"},
     {"rollout"},
     {"http", "storage"},

@@ -59,7 +59,7 @@ def test_paths_and_numbers_of_numpy_are_settings() -> None:
 
 
 def test_load_agent_says_what_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no run folder"):
+    with pytest.raises(UserError, match="not a run folder"):
         mempo.load_agent(tmp_path)
 
 

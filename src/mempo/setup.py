@@ -38,6 +38,7 @@ from mempo.rollout.tokenizer import Tokenizer
 from mempo.tools.make import make_tool, own_tool, told
 from mempo.train.advantages import AdvantageFunction
 from mempo.train.own_advantages import own_advantages
+from mempo.train.score_batch import Scoring
 
 
 def load_data(config: Config, work_dir: Path, train_too: bool = True) -> Data:
@@ -221,6 +222,22 @@ def custom_score(config: Config) -> CustomScore | None:
 
 def advantage_function(config: Config) -> AdvantageFunction | None:
     return own_advantages(load_own(config.advantages.function, "advantages")) if config.advantages.function else None
+
+
+def make_scoring(config: Config, agent: Agent, window_tokens: int | None) -> Scoring:
+    """How a run scores its rollouts, with the user's own functions. `window_tokens`: the most that the scorer sees."""
+    return Scoring(
+        outcome=config.reward,
+        memory=config.memory,
+        advantages=config.advantages,
+        tokenizer=agent.renderer.tokenizer,
+        window_tokens=window_tokens,
+        memory_signal=config.rl.memory_signal,
+        custom_score=custom_score(config),
+        own_advantages=advantage_function(config),
+        grammar=agent.grammar,
+        max_failed_share=config.rl.max_failed_share,
+    )
 
 
 def make_sampler(config: Config, policy: Policy, forward: SharedForward) -> BatchingSampler:

@@ -167,7 +167,7 @@ def test_a_folder_that_exists_stays_as_it_is(tmp_path: Path) -> None:
 
 def test_no_checkpoint_at_all(tmp_path: Path) -> None:
     (tmp_path / "c").mkdir()
-    assert_refused(tmp_path / "c", tmp_path / "out", "no verl checkpoint")
+    assert_refused(tmp_path / "c", tmp_path / "out", "not a verl checkpoint")
     assert_refused(tmp_path / "nowhere", tmp_path / "out", "no checkpoint folder")
 
 

@@ -230,7 +230,7 @@ def test_addresses_of_ray(address: str | None) -> None:
 
 @pytest.mark.parametrize("address", ["10.0.0.1", "http://x:1", "x:1; rm", ""])
 def test_what_is_no_address_of_ray_is_refused(address: str) -> None:
-    with pytest.raises(UserError, match="no Ray cluster"):
+    with pytest.raises(UserError, match="not a Ray cluster"):
         checked_address(address)
 
 

@@ -83,7 +83,7 @@ def test_a_checkpoint_that_is_not_whole_is_refused_and_an_older_one_named(
     file.unlink() if damage == "gone" else file.write_bytes(b"")
     track(tmp_path, "20")
     said = refusal(measured(tmp_path, 20))
-    assert f"lacks 1 of the files of 2 GPUs, the first is {name}; to go on from step 10" in said
+    assert f"lacks 1 of the files of 2 GPUs, the first is {name}; to continue from step 10" in said
     track(tmp_path, _written(said))
     assert resumable_step(RunFolder(tmp_path), config()) == 10
 
@@ -100,7 +100,7 @@ def test_a_tracker_that_names_no_step_is_refused_with_the_number_to_write(text: 
     save(tmp_path, 10)
     track(tmp_path, text)
     said = refusal(measured(tmp_path, 12))
-    assert "which is no step" in said
+    assert "which is not a step" in said
     assert _written(said) == "10"
 
 

@@ -33,7 +33,7 @@ def test_keys_of_verl_are_given_dotted_or_nested() -> None:
     [
         ("{a.b: 1, a: {b: 2}}", "a.b is given twice"),
         ("{a: 1, a.b: 2}", "a and a.b are both given"),
-        ("{+a.b: 1}", "'+a.b' is no key of verl's"),
+        ("{+a.b: 1}", "'+a.b' is not a key of verl's"),
     ],
 )
 def test_what_cannot_be_a_key_is_refused(given: str, said: str) -> None:

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from mempo.cluster.verl_config import verl_config
-from mempo.cluster.verl_text import verl_yaml
 from mempo.config import Config, recipe_names, resolve
+from mempo.config.yaml_text import dump_yaml
 from mempo.errors import ConfigError
 
 BASE = ("model.path=org/model", "data.train=train.jsonl", "data.test=test.jsonl", "data.server=http://127.0.0.1:8013")
@@ -173,7 +173,7 @@ def test_no_test_questions_though_the_configuration_names_some() -> None:
 
 @pytest.mark.parametrize("name", CLUSTER_RECIPES)
 def test_the_section_of_a_recipe_is_its_whole_configuration(name: str) -> None:
-    read = yaml.safe_load(verl_yaml(made(source=name)))
+    read = yaml.safe_load(dump_yaml(made(source=name)))
     ours = resolve(name, [f"output={Path('runs/mine').absolute()}"]).config
     received = Config.model_validate(read["mempo"])
     path = ours.model.path
@@ -197,7 +197,7 @@ def test_the_recipe_of_the_method_has_its_numbers() -> None:
 
 
 def test_texts_that_look_like_numbers_stay_texts() -> None:
-    text = verl_yaml(made("prompt.system='1e5'", "cluster.project='007'"))
+    text = dump_yaml(made("prompt.system='1e5'", "cluster.project='007'"))
     assert "system: '1e5'" in text  # Hydra's reader takes 1e5 for a number, PyYAML does not
     assert yaml.safe_load(text)["trainer"]["project_name"] == "007"
 

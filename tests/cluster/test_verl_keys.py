@@ -15,11 +15,6 @@ from mempo.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-BY_ROWS = {
-    f"{ACTOR}.use_dynamic_bsz": False,
-    f"{ACTOR}.ppo_micro_batch_size_per_gpu": 2,
-    f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 2,
-}
 
 
 def refusal(key: str, value: Any) -> str:
@@ -40,6 +35,8 @@ def refusal(key: str, value: Any) -> str:
         ("algorithm.rollout_correction.rollout_is", "token", "weighs or drops tokens of the loss"),
         ("algorithm.rollout_correction.rollout_rs_threshold", 2.0, "weighs or drops tokens of the loss"),
         ("algorithm.rollout_correction.bypass_mode", True, "set cluster.recompute_logprobs"),
+        (f"{ACTOR}.use_dynamic_bsz", False, "set cluster.micro_batch_tokens"),
+        (f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu", 2, "set cluster.score_batch_tokens"),
         (f"{ACTOR}.entropy_coeff", 0.01, "no entropy term"),
         (f"{ACTOR}.clip_ratio_c", 3.0, "no second clip"),
         (f"{ACTOR}.clip_ratio_high", 0.28, "set rl.loss.clip_high"),
@@ -168,24 +165,6 @@ QUEUE = "transfer_queue.backend.SimpleStorage.total_storage_size"
     ("verl", "overrides", "said", "works"),
     [
         (
-            {f"{ACTOR}.use_dynamic_bsz": False},
-            (),
-            f"set {ACTOR}.ppo_micro_batch_size_per_gpu=1, {ROLLOUT}.log",
-            BY_ROWS,
-        ),
-        (
-            BY_ROWS,
-            ("rl.loss={kl: k3, kl_coef: 0.01}",),
-            "set actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=1",
-            {**BY_ROWS, "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 1},
-        ),
-        (
-            {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 2},
-            (),
-            "does nothing where micro-batches are cut by tokens",
-            BY_ROWS,
-        ),
-        (
             {f"{ROLLOUT}.enable_chunked_prefill": False},
             ("limits.max_context_tokens=9000", "cluster.micro_batch_tokens=16384"),
             "8192 < 9000",
@@ -214,10 +193,3 @@ def test_sizes_that_do_not_go_together_are_refused_with_ones_that_do(
         check_divides(config(verl, *overrides))
     assert said in str(caught.value)
     check_divides(config(works, *overrides))
-
-
-def test_micro_batches_of_rows_divide_by_rollouts_and_know_no_tokens() -> None:
-    settings = ("rl.questions_per_step=3", "cluster.agent_workers=1", "cluster.micro_batch_tokens=16")
-    with pytest.raises(ConfigError, match=r"3 \* 4 % 8 = 4; set rl.rollouts_per_question=8$"):
-        check_divides(config(BY_ROWS, *settings))
-    check_divides(config(BY_ROWS, *settings, "rl.rollouts_per_question=8"))

@@ -96,7 +96,7 @@ def test_an_address_without_one_is_taken(url: str) -> None:
     [
         ("cannot open http://a:b@host/x now", "cannot open http://[redacted]@host/x now"),
         ("'http://a:b/c@host' twice //d@e", "'http://[redacted]@host' twice //[redacted]@e"),
-        ("a:b@host:80 is no folder", "[redacted]@host:80 is no folder"),
+        ("a:b@host:80 is not a folder", "[redacted]@host:80 is not a folder"),
         ("http://h/?api_key=abc&q=1", "http://h/?api_key=[redacted]&q=1"),
         ("model@host, 3:1, mail me@host, http://host/path", "model@host, 3:1, mail me@host, http://host/path"),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mempo.config import Resolved, completed, dump_with_origins, recipe_names, resolve
-from mempo.config.yaml_text import dump_yaml, load_yaml
+from mempo.config.yaml_text import dump_yaml
 from mempo.errors import ConfigError, UserError
 from mempo.storage.run_folder import RunFolder
 
@@ -47,11 +47,6 @@ def test_later_sources_win_and_every_value_says_where_it_came_from(tmp_path: Pat
     assert f"lr: 1.0e-06  # {file}" in dump_with_origins(resolved)
 
 
-def test_numbers_in_e_notation_are_numbers() -> None:
-    assert load_yaml("a: 1e-6\nb: 1E5\nc: 1e\nd: 5", "x") == {"a": 1e-6, "b": 1e5, "c": "1e", "d": 5}
-    assert resolve(None, ["rl.optim.lr=1e-6"]).config.rl.optim.lr == 1e-6
-
-
 @pytest.mark.parametrize(
     ("override", "said"),
     [
@@ -66,10 +61,6 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(override: str, said: str
     assert "command line" in message
 
 
-def test_an_unknown_room_is_refused_with_the_nearest_one() -> None:
-    assert "unknown key 'rll'; did you mean 'rl'?" in refusal("quickstart", "rll.steps=3")
-
-
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
@@ -78,26 +69,16 @@ def test_an_unknown_room_is_refused_with_the_nearest_one() -> None:
         (["rl.top_p=0.9"], "leave top_p=1"),
         (["rl.questions_per_step=5", "rl.updates_per_step=2"], "10 is"),
         (["model.path=x"], "toy=null"),
-        (["data.train=x.jsonl"], "data.train would be ignored"),
-        (["agent.notes=forbidden"], "rl.memory_signal=false"),
         (["agent.context=memry"], "did you mean 'memory'?"),
         (["agent.context=window(0)"], "window(k)"),
         (["agent.tools=[serch]"], "did you mean 'search'?"),
         (["memory.probe.joiner=,"], "make them agree"),
         (["limits.min_turn_tokens=512"], "no room for a prompt"),
         (["data.objectives=[0]"], "whole numbers from 1"),
-        (["rl.loss={}", "rl.loss.kl_coef=0.1"], "does nothing with kl none"),
-        (["sft.optim.kind=adamw", "sft.optim.muon_lr=0.1"], "set kind to muon"),
         (["data.index=a", "data.server=http://b"], "one of them"),
         (["agent.context=react"], "agent.notes=forbidden"),
-        (["advantages=m:f", "memory.gate=when_group_varies"], "memory.gate would do nothing"),
         (["memory=orginal"], "did you mean 'original'?"),
         (["memory.pool=qestion"], "memory.pool"),
-        (["toy=null", "data.environment=null"], "clear them (data.environment_options={})"),
-        (
-            ["toy=null", "data.environment=null", "data.environment_options={}", "data.train_questions=5"],
-            "a question file is used whole",
-        ),
     ],
 )
 def test_settings_that_cannot_work_are_refused_with_a_remedy(overrides: list[str], said: str) -> None:
@@ -106,13 +87,6 @@ def test_settings_that_cannot_work_are_refused_with_a_remedy(overrides: list[str
 
 def test_a_missing_source_names_the_recipes() -> None:
     assert "did you mean 'quickstart'?" in refusal("quikstart")
-
-
-def test_broken_yaml_is_one_line(tmp_path: Path) -> None:
-    message = refusal(write(tmp_path / "a.yaml", "rl: [1\n"))
-    assert "not valid YAML" in message
-    assert "\n" not in message
-    assert "a mapping of keys" in refusal(write(tmp_path / "b.yaml", "- 1\n"))
 
 
 def test_own_reward_and_advantages_have_a_short_form() -> None:
@@ -143,12 +117,6 @@ def test_an_empty_mapping_clears_a_key() -> None:
     added = resolve("quickstart", ["data.environment_options={rendering: prose}"])
     assert added.config.data.environment_options["subset"] == "toy"  # any other is merged
     assert added.config.data.environment_options["rendering"] == "prose"
-
-
-def test_a_file_that_is_no_text_is_one_line(tmp_path: Path) -> None:
-    file = tmp_path / "a.yaml"
-    file.write_bytes(b"seed: \xff\xfe\n")
-    assert "cannot be read as text" in refusal(str(file))
 
 
 def test_there_must_be_something_to_train_on() -> None:
@@ -203,8 +171,8 @@ def test_a_configuration_of_an_earlier_release_is_completed_with_defaults(tmp_pa
     with pytest.raises(UserError, match=r"limits\.max_tool_s: \(absent\) → 600"):
         run.check(plain, resume=True)
     run.check(plain, resume=True, completed=completed)
-    other = resolve("quickstart", ["limits.max_tool_s=7", "access.short_page_chars=99"]).plain()
-    with pytest.raises(UserError, match=r"limits\.max_tool_s: 600\.0 → 7\.0; access\.short_page_chars: .* → 99"):
+    other = resolve("quickstart", ["limits.max_tool_s=7", "access.max_page_chars=99"]).plain()
+    with pytest.raises(UserError, match=r"limits\.max_tool_s: 600\.0 → 7\.0; access\.max_page_chars: .* → 99"):
         run.check(other, resume=True, completed=completed)
 
 
@@ -214,18 +182,6 @@ def test_a_configuration_that_cannot_be_read_stays_as_it_is() -> None:
     assert completed({}) == {}, "no release has written this"
     odd = {**resolve("quickstart").plain(), "gone": 1}
     assert completed(odd) is odd
-
-
-@pytest.mark.parametrize("value", ["0.5", "2020-01-01", "{a: 1}", "x"])
-def test_numbers_of_objectives_that_are_none_are_one_clear_error(value: str) -> None:
-    with pytest.raises(ConfigError, match="numbers of objectives are whole numbers from 1"):
-        resolve("quickstart", [f"data.objectives={value}"])
-
-
-@pytest.mark.parametrize("setting", ["rl.optim.lr=.nan", "sft.expert.loss=.nan", "evaluate.temperature=.inf"])
-def test_what_is_no_finite_number_is_refused(setting: str) -> None:
-    with pytest.raises(ConfigError, match="finite number"):
-        resolve("quickstart", [setting])
 
 
 def saved_run(folder: Path, *overrides: str) -> str:

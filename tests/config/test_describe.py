@@ -49,7 +49,7 @@ def test_who_sets_it_and_what_it_is_here() -> None:
 def test_a_group_lists_its_keys_and_other_commands_have_settings_too() -> None:
     assert "\n  search.retry.tries = 5\n" in explain_key("search.retry")
     assert explain_key("dense.factory").startswith("dense.factory  (mempo index build)")
-    assert "`IVF16384,SQ8`" in explain_key("index")
+    assert "2039" in explain_key("gpu_bandwidth_gb_s")
     with pytest.raises(ConfigError, match=r"no setting is called 'rl.stps'; did you mean 'rl.steps'"):
         explain_key("rl.stps")
 

@@ -46,10 +46,10 @@ def test_what_is_no_override_says_how_one_is_written(text: str) -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("rl.steps=true", "rl.steps: true is no number"),
-        ("rl.optim.lr=false", "rl.optim.lr: false is no number"),
-        ("access.web.ports=[true]", "access.web.ports: true is no number"),
-        ("limits.max_note_tokens=true", "true is no number"),
+        ("rl.steps=true", "rl.steps: true is not a number"),
+        ("rl.optim.lr=false", "rl.optim.lr: false is not a number"),
+        ("access.web.ports=[true]", "access.web.ports: true is not a number"),
+        ("limits.max_note_tokens=true", "true is not a number"),
         ("rl.steps=1:30", "rl.steps: Input should be a valid integer"),
         ("rl.steps=1.5", "rl.steps: Input should be a valid integer"),
         ("rl.steps=" + "9" * 30, "the number has 30 digits"),
@@ -58,9 +58,9 @@ def test_what_is_no_override_says_how_one_is_written(text: str) -> None:
         ("rl.memory_signal=on", "rl.memory_signal: write true or false"),
         ("rl.memory_signal=yes", "write true or false"),
         ("rl.memory_signal=2", "rl.memory_signal: Input should be a valid boolean"),
-        ("agent.tools=[search, access, search]", "agent.tools: 'search' stands twice"),
-        ("evaluate.agents=memory,memory", "evaluate.agents: 'memory' stands twice"),
-        ("data.objectives=[2, 3, 2]", "data.objectives: 2 stands twice"),
+        ("agent.tools=[search, access, search]", "agent.tools: 'search' is given twice"),
+        ("evaluate.agents=memory,memory", "evaluate.agents: 'memory' is given twice"),
+        ("data.objectives=[2, 3, 2]", "data.objectives: 2 is given twice"),
         ("agent.tools=search", "this is a list; write agent.tools=[search, access]"),
         ("access.web.ports=80", "this is a list; write access.web.ports=[80, 443]"),
         ("data.objectives=two", "write data.objectives=[2, 4]"),
@@ -74,8 +74,8 @@ def test_what_is_no_override_says_how_one_is_written(text: str) -> None:
         ("memory.baseline=ful", "did you mean 'full'?"),
         ("sampler.engine=vlm", "did you mean 'vllm'?"),
         ('output="runs/\\0"', "holds NUL"),
-        ("output=runs/\udcff", "no Unicode text"),
-        ("data.where={a: ['\udcff']}", "no Unicode text"),
+        ("output=runs/\udcff", "not Unicode text"),
+        ("data.where={a: ['\udcff']}", "not Unicode text"),
         ("rll=1", "unknown key 'rll'; did you mean 'rl'? [command line]"),
         ("model={path: x, 3: y}", "unknown key 3"),
         ("agent.tools=" + "[" * 5000, "this is a list; write agent.tools=[search, access]"),
@@ -94,7 +94,7 @@ def test_other_classes_are_read_by_the_same_parser() -> None:
     assert found.encoder is not None
     assert (found.kind, found.encoder.path, found.encoder.batch) == ("dense", "minilm", 8)
     assert found.dense.factory == "IVF64,PQ8"
-    with pytest.raises(ConfigError, match=r"max_queries: true is no number"):
+    with pytest.raises(ConfigError, match=r"max_queries: true is not a number"):
         settings_from(ServiceSettings, ["max_queries=true"])
     assert settings_from(ServiceSettings, ["max_top_k=7"], {"max_top_k": 9, "default_top_k": 2}).max_top_k == 7
 

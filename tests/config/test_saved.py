@@ -72,7 +72,7 @@ def test_a_retired_key_is_accepted_at_its_constant_alone(key: str) -> None:
         return value
 
     assert key not in dict(leaves(without_retired(layer(RETIRED[key].constant))))
-    with pytest.raises(ConfigError, match=rf"{key.replace('.', '[.]')} is no setting any more.*\[my file\]"):
+    with pytest.raises(ConfigError, match=rf"{key.replace('.', '[.]')} is not a setting any more.*\[my file\]"):
         without_retired(layer("another"), {key: "my file"})
 
 
@@ -85,3 +85,17 @@ def test_a_retired_key_on_the_command_line_leaves_its_section_alone() -> None:
 def test_a_retired_key_does_not_take_its_section_with_it() -> None:
     assert without_retired({"rl": {"top_p": 1, "steps": 3}, "data": {}}) == {"rl": {"steps": 3}, "data": {}}
     assert without_retired({"toy": {"look_back": 3.0}}) == {"toy": {}}, "toy: {} means a toy, nothing does not"
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"), [("model", "compile", True), ("search", "short_passage_chars", 9)]
+)
+def test_retired_settings_that_change_no_number_are_read_over(
+    section: str, key: str, value: object, tmp_path: Path
+) -> None:
+    name = "quickstart-0.1.0.yaml"
+    old = yaml.safe_load((SAVED / name).read_text("utf-8"))
+    old[section][key] = value
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(old), "utf-8")
+    (tmp_path / "metrics.jsonl").touch()
+    assert resolve(str(tmp_path)).config.model == resolve(str(SAVED / name)).config.model

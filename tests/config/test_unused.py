@@ -32,7 +32,6 @@ REFUSED: list[tuple[type[Settings], dict[str, Any], str]] = [
         {"advantages": "m:f", "memory": {"weight": 2.0}},
         "advantages.function is m:f, so memory.weight would do nothing",
     ),
-    (Config, {"prompt": {"short_results": True}}, "agent.context memory shows the last tool result alone"),
     (Config, {"limits": {"max_note_tokens": 64}, "agent": {"notes": "forbidden"}}, "so there is no note to limit"),
     (Config, {"limits": {"max_note_tokens": 512}}, "never reached, since a whole turn has limits.max_turn_tokens 512"),
     (
@@ -78,7 +77,6 @@ ACCEPTED: list[tuple[type[Settings], dict[str, Any]]] = [
     (Config, {"data": {"environment": "maze", "test": "q.jsonl"}}),
     (Config, {"rl": {"steps": 1, "memory_signal": False}, "agent": {"notes": "forbidden"}}),
     (Config, {"advantages": "m:f", "memory": "original"}),
-    (Config, {"prompt": {"short_results": True}, "agent": {"context": "window(2)"}}),
     (Config, {"limits": {"max_note_tokens": 511}}),
     (BuildSettings, {"kind": "dense", **ENCODER, "faiss_file": "x", "dense": {"nprobe": 8}}),
     (SamplerSettings, {"engine": "vllm", "max_rows": 8}),

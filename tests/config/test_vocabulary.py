@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import get_args
 
-from mempo.cluster.plan_index import INDEXES
-from mempo.config.plan import Index
 from mempo.config.retrieval import Metric
 from mempo.config.rewards import Normalization
 from mempo.config.rollout import CONTEXTS, is_known_context, window_of
@@ -18,7 +16,6 @@ from tests.tiny import make_tokenizer
 
 def test_every_name_is_known_on_both_sides() -> None:
     assert set(get_args(Normalization)) == set(NORMALIZERS)
-    assert set(get_args(Index)) == set(INDEXES)
     assert set(get_args(Metric)) == set(METRICS)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,20 @@ BILLION_LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 
 ODD = {
-    "a cycle": ("sft: &s {steps: *s}", "line 1: *s stands inside &s"),
-    "a cycle through a list": ("a: &a\n  - b: [*a]\n", "line 2: *a stands inside &a"),
+    "a cycle": ("sft: &s {steps: *s}", "line 1: *s is inside &s"),
+    "a cycle through a list": ("a: &a\n  - b: [*a]\n", "line 2: *a is inside &a"),
     "an alias of nothing": ("a: *b", "*b names nothing"),
     "10 000 levels of lists": ("a: " + "[" * 10_000, "more than 50 levels"),
     "10 000 levels of mappings": ("a: " + "{a: " * 10_000, "more than 50 levels"),
     "many levels by indentation": ("".join(f"{' ' * n}a:\n" for n in range(400)), "line 51: more than 50 levels"),
     "a billion laughs": (BILLION_LAUGHS, "more than 50000 values"),
     "a number of 5000 digits": ("rl:\n  steps: " + "9" * 5000, "line 2: a number of 5000 digits"),
-    "a key twice": ("rl: {steps: 1}\nseed: 1\nrl: {steps: 2}", "line 3: the key 'rl' stands twice"),
-    "a key twice inside": ("rl: {steps: 1, steps: 1}", "line 1: the key 'steps' stands twice"),
+    "a key twice": ("rl: {steps: 1}\nseed: 1\nrl: {steps: 2}", "line 3: the key 'rl' is given twice"),
+    "a key twice inside": ("rl: {steps: 1, steps: 1}", "line 1: the key 'steps' is given twice"),
     "two documents": ("seed: 1\n---\nseed: 2", "line 2: a second document begins"),
     "a list": ("- seed", "holds a list; a configuration is a mapping"),
     "a word": ("seed", "holds a str; a configuration is a mapping"),
+    "a list that does not end": ("a: 1\nb: [2", "is not valid YAML: "),
     "a tab": ("rl:\n\tsteps: 1", "found character '\\t'"),
     "a key that is a list": ("? [a, b]\n: 1", "a key is one word, not a list"),
     "a merge key": ("a: &a {b: 1}\nc: {<<: *a}", "<< is of YAML 1.1"),
@@ -76,12 +78,19 @@ def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
         *(("1e-5", 1e-5), ("0o17", 15), ("0x1F", 31), ("010", 10), ("-0", 0), ("1_000", 1000), ("+.5", 0.5)),
         *(("on", "on"), ("off", "off"), ("yes", "yes"), ("No", "No"), ("y", "y"), ("1:30", "1:30"), ("tRue", "tRue")),
         *(("TRUE", True), ("False", False), ("Null", None), ("~", None), ("2020-01-01", "2020-01-01"), ("=", "=")),
+        *(("1E-6", 1e-6), ("+1e5", 1e5), ("1.5e-6", 1.5e-6), ("1.e3", 1e3), ("-.5e1", -5.0), ("0.0", 0.0), ("-3", -3)),
+        *((".inf", math.inf), ("-.inf", -math.inf), ("1e", "1e"), ("e5", "e5"), ("1e-", "1e-"), ("1e5x", "1e5x")),
+        *(("a1e5", "a1e5"), ("1-e5", "1-e5"), ("1.2.3", "1.2.3"), (".", "."), ('"1e-6"', "1e-6"), ("'3'", "3")),
     ],
 )
 def test_words_are_read_by_the_core_schema(text: str, value: object) -> None:
     for found in (load_yaml(f"a: {text}", "x")["a"], load_yaml(f"a: [{text}]", "x")["a"][0], load_value(text)):
         assert type(found) is type(value)
         assert found == value
+
+
+def test_an_empty_document_is_an_empty_mapping() -> None:
+    assert load_yaml("", "x") == load_yaml("# nothing\n", "x") == {}
 
 
 def test_an_anchor_may_be_named_again() -> None:

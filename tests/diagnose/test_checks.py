@@ -64,12 +64,12 @@ def healthy(**changes: Any) -> dict[str, Any]:
 
 
 def verdict_of(key: str, made: dict[str, Any]) -> str:
-    return next(v.verdict for v in verdicts(made, {}) if v.key == key)
+    return next(v["verdict"] for v in verdicts(made, {}) if v["key"] == key)
 
 
 def test_a_healthy_run_is_calm() -> None:
-    assert [(v.key, v.verdict) for v in verdicts(healthy(), {})] == [(check.key, OK) for check in CHECKS]
-    assert all(v.change is None for v in verdicts(healthy(), {}))
+    assert [(v["key"], v["verdict"]) for v in verdicts(healthy(), {})] == [(check.key, OK) for check in CHECKS]
+    assert all(v["change"] is None for v in verdicts(healthy(), {}))
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.key)
@@ -84,7 +84,7 @@ def test_a_value_beyond_each_bound_is_looked_at(check: Check) -> None:
             beyond = healthy(**{**calm, path: bound + step})
             assert verdict_of(check.key, at_bound) == OK
             assert verdict_of(check.key, beyond) == LOOK
-            assert next(v.change for v in verdicts(beyond, {}) if v.key == check.key) == advised(advice, {})
+            assert next(v["change"] for v in verdicts(beyond, {}) if v["key"] == check.key) == advised(advice, {})
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.key)
@@ -104,7 +104,7 @@ def test_what_excuses_a_value() -> None:
 def test_the_threshold_rows_stand_where_there_is_a_threshold() -> None:
     made = healthy()
     made["settings"]["threshold"] = "none"
-    assert not {"gold_kept_mem", "gold_kept_baseline"} & {v.key for v in verdicts(made, {})}
+    assert not {"gold_kept_mem", "gold_kept_baseline"} & {v["key"] for v in verdicts(made, {})}
 
 
 ADVICE = [advice for check in CHECKS for advice in (check.below, check.above) if advice]
@@ -131,12 +131,14 @@ def test_nothing_is_advised_that_is_set(remedy: str) -> None:
 
 def test_what_is_left_is_offered() -> None:
     made = healthy(drift__given=0.5)
-    (drift,) = [v for v in verdicts(made, {"memory.pool": "turn", "memory.normalize_std": False}) if v.key == "drift"]
-    assert drift.change is not None
-    assert "memory.pool" not in drift.change
-    assert "normalize_std" not in drift.change
-    assert "memory.gate=when_group_varies" in drift.change
-    assert drift.change.endswith("lower memory.weight.")
+    (drift,) = [
+        v for v in verdicts(made, {"memory.pool": "turn", "memory.normalize_std": False}) if v["key"] == "drift"
+    ]
+    assert drift["change"] is not None
+    assert "memory.pool" not in drift["change"]
+    assert "normalize_std" not in drift["change"]
+    assert "memory.gate=when_group_varies" in drift["change"]
+    assert drift["change"].endswith("lower memory.weight.")
 
 
 def test_paths_of_all_checks_are_in_a_report() -> None:

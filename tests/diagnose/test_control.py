@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mempo.config.rewards import ProbeSettings
-from mempo.diagnose.control import ControlNote, ask, control, control_by_turn, spread
+from mempo.diagnose.control import ControlNote, ask, control, control_by_turn
 from mempo.diagnose.records import Batch, batch_of
 from mempo.engine.scorer import LocalScorer, score_naive
 from mempo.rollout.interfaces import ScoreRequest
@@ -111,7 +109,8 @@ def test_notes_that_cannot_be_asked_about_are_left_out(line: dict[str, object], 
     scorer = Fixed()
     assert ask(made, trajectories, TOKENIZER, scorer, ProbeSettings(), 10, window) == ([], 1)
     assert scorer.contexts == []
-    assert control([], 1)["left_out"] == 1
+    nothing = control([], 1)
+    assert (nothing["left_out"], nothing["note"]) == (1, None)
 
 
 def test_a_probe_of_its_own_is_what_is_predicted() -> None:
@@ -158,13 +157,3 @@ def test_means_and_errors_by_hand() -> None:
     rows = control_by_turn(notes)
     assert {turn: row["now_notes"] for turn, row in rows.items()} == {2: 2, 3: 1}
     assert rows[2]["now_note"] == pytest.approx(0.3)
-
-
-def test_spread() -> None:
-    assert spread(3, 10) == [0, 1, 2]
-    assert spread(10, 3) == [0, 3, 6]
-    assert spread(0, 3) == []
-
-
-def test_nothing_is_left_open(tmp_path: Path) -> None:
-    assert json.loads(json.dumps(control([])))["note"] is None

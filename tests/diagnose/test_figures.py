@@ -24,26 +24,15 @@ def full_report(run: str = "run") -> dict[str, Any]:
     return report(made, run=run, metrics=metrics, control=control, history=[(1, made), (2, made)])
 
 
-@pytest.fixture(scope="module")
-def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, str]]]:
-    folder = tmp_path_factory.mktemp("figures")
-    return folder, save_figures(full_report(HOSTILE), folder)
-
-
-def test_every_figure_is_drawn_and_none_is_blank(drawn: tuple[Path, list[dict[str, str]]]) -> None:
-    folder, made = drawn
+def test_every_figure_is_drawn_and_none_is_blank_whatever_the_run_is_called(tmp_path: Path) -> None:
+    made = save_figures(full_report(HOSTILE), tmp_path)
     assert [figure["name"] for figure in made] == list(FIGURES)
     for figure in made:
-        pixels = image.imread(folder / figure["png"])
+        pixels = image.imread(tmp_path / figure["png"])
         assert pixels.shape[0] > 400
         assert pixels[: int(0.8 * len(pixels))].var() > 1e-3, figure["name"]  # the axes
         assert pixels[int(0.85 * len(pixels)) :].var() > 1e-4, figure["name"]  # the caption
-
-
-def test_svg_is_whole_xml_whatever_the_run_is_called(drawn: tuple[Path, list[dict[str, str]]]) -> None:
-    folder, made = drawn
-    for figure in made:
-        root = ElementTree.fromstring((folder / figure["svg"]).read_text("utf-8"))
+        root = ElementTree.fromstring((tmp_path / figure["svg"]).read_text("utf-8"))
         assert root.tag.endswith("svg")
 
 
@@ -64,6 +53,4 @@ def test_the_same_report_gives_the_same_files(tmp_path: Path, monkeypatch: pytes
 
 
 def test_what_has_nothing_to_show_is_not_drawn(tmp_path: Path) -> None:
-    made = report(batch([rollout(turn(), turn("n"))], advantages="none"))
-    names = [figure["name"] for figure in save_figures(made, tmp_path)]
-    assert names == []
+    assert save_figures(report(batch([rollout(turn(), turn("n"))], advantages="none")), tmp_path) == []

@@ -69,9 +69,9 @@ def test_advantages_computed_again_are_those_of_the_settings() -> None:
     assert given == pytest.approx([-0.3535, 0.3535], abs=1e-4)
 
 
-def test_a_thinned_batch_keeps_whole_groups_evenly() -> None:
-    made = batch(*([rollout(turn(), question=str(q))] * 2 for q in range(10)))
-    thin = made.thinned(3)
-    assert [group[0].question for group in thin.groups] == ["0", "3", "6"]
-    assert len(thin.rollouts) == 6
-    assert made.thinned(10) is made
+@pytest.mark.parametrize(("groups", "wanted", "kept"), [(10, 3, [0, 3, 6]), (3, 10, [0, 1, 2]), (0, 3, [])])
+def test_a_thinned_batch_keeps_whole_groups_evenly(groups: int, wanted: int, kept: list[int]) -> None:
+    made = batch(*([rollout(turn(), question=str(q))] * 2 for q in range(groups)))
+    thin = made.thinned(wanted)
+    assert [group[0].question for group in thin.groups] == list(map(str, kept))
+    assert len(thin.rollouts) == 2 * len(kept)

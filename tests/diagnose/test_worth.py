@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from mempo.diagnose.worth import Worth, ceiling, pearson, quality, ranks, worths_in_state
+from mempo.diagnose.numbers import pearson
+from mempo.diagnose.worth import Worth, ceiling, quality, ranks, worths_in_state
 
 
 def test_a_note_is_worth_its_mean_less_that_of_the_others_of_its_state() -> None:

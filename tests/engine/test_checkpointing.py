@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from mempo.config.engine import ModelSettings
-from mempo.config.train import LossSettings, OptimSettings
+from mempo.config.train import LossSettings
 from mempo.engine.checkpointing import checkpointable_layers, checkpointed
-from mempo.engine.model import load_policy, save_policy, set_update_mode
+from mempo.engine.model import set_update_mode
 from mempo.engine.policy import Policy
 from mempo.engine.update import Updater
 from mempo.errors import UserError
@@ -94,13 +94,3 @@ def test_layers_are_as_they_were_after_an_error() -> None:
 def test_a_model_without_such_layers_is_refused() -> None:
     with pytest.raises(UserError, match=r"Linear has no layers that can be checkpointed; leave model.gradient_check"):
         checkpointable_layers(torch.nn.Linear(2, 2))
-
-
-def test_it_is_a_setting_of_the_model(tmp_path: Any) -> None:
-    save_policy(tiny_llama(TOKENIZER), tmp_path)
-    policy = load_policy(ModelSettings(device="cpu", gradient_checkpointing=True), str(tmp_path), TOKENIZER)
-    assert policy.checkpointing
-    updater = Updater(policy, OptimSettings())
-    calls = count_layers(policy)
-    updater.sft_step([ROWS[0].row], LR)
-    assert calls == [4]

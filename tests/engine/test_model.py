@@ -17,30 +17,11 @@ from mempo.engine.model import (
     save_policy,
     wrap_policy,
 )
-from mempo.engine.prefix_forward import SharedForward
-from mempo.engine.prefix_plan import Target
 from mempo.errors import UserError
 from tests.tiny import make_tokenizer, tiny_llama, tiny_model
 
 TOKENIZER = make_tokenizer()
 FAMILIES = ("llama", "qwen2", "gpt_neox", "gpt2", "gemma2")
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_picked_logits_equal_those_of_a_plain_forward(family: str) -> None:
-    policy = tiny_model(family, TOKENIZER)
-    ids = torch.tensor([[5, 6, 7, 8, 9, 10], [11, 12, 13, 0, 0, 0]])
-    rows, positions = torch.tensor([0, 0, 1]), torch.tensor([2, 5, 1])
-    forward = SharedForward(policy)
-    picked = torch.zeros(3, TOKENIZER.size)
-    asked = [(ids[0].tolist(), [Target(2, 0), Target(5, 1)]), (ids[1].tolist(), [Target(1, 2)])]
-    for slots, states in forward.run(asked):
-        picked[slots] = forward.logits(states)
-    with torch.no_grad():
-        plain = policy.model(input_ids=ids).logits[rows, positions]
-        alone = policy.model(input_ids=ids[1:, :3]).logits[0, 1]
-    torch.testing.assert_close(picked, plain, rtol=0, atol=1e-5)
-    torch.testing.assert_close(picked[2], alone, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -120,11 +101,3 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
     assert pick_device("auto") == torch.device("cpu")
     with pytest.raises(UserError, match="torch sees no CUDA device; use cpu or auto"):
         pick_device("cuda:1")
-
-
-def test_damaged_weights_are_one_line(tmp_path: Path) -> None:
-    save_policy(tiny_llama(make_tokenizer()), tmp_path)
-    weights = tmp_path / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:200])
-    with pytest.raises(UserError, match=r"model\.safetensors is damaged, or not whole"):
-        load_policy(ModelSettings(device="cpu"), str(tmp_path))

@@ -95,14 +95,6 @@ def test_a_sample_is_the_same_alone_and_in_a_batch(family: str) -> None:
         np.testing.assert_allclose(alone.logprobs, generation.logprobs, rtol=0, atol=1e-5)
 
 
-def test_the_order_of_a_batch_does_not_matter() -> None:
-    policy = tiny_llama(TOKENIZER)
-    sampling = [params(n) for n in range(4)]
-    forth = generate_batch(policy, PROMPTS, sampling)
-    back = generate_batch(policy, PROMPTS[::-1], sampling[::-1])
-    assert [g.ids for g in forth] == [g.ids for g in back[::-1]]
-
-
 def test_noise_is_the_requests_own() -> None:
     policy = tiny_llama(TOKENIZER)
     same = generate_batch(policy, [PROMPTS[0]] * 2, [params(3), params(3)])
@@ -384,14 +376,6 @@ def test_generation_ends_when_every_row_has(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("mempo.engine.sampler.live_rows", lambda *_: puppet)
     generate_batch(policy, PROMPTS, [params(max_new_tokens=1000)] * 4)
     assert puppet.steps == 2
-
-
-def test_tokens_after_the_end_of_a_row_are_not_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = tiny_llama(TOKENIZER)
-    monkeypatch.setattr("mempo.engine.sampler.live_rows", lambda *_: Puppet(policy, [5, 6, 7, 8, 9]))
-    short, long = generate_batch(policy, PROMPTS[:2], [params(max_new_tokens=2), params(max_new_tokens=5)])
-    assert short.ids == (5, 6)
-    assert long.ids == (5, 6, 7, 8, 9)
 
 
 # --- choosing --------------------------------------------------------------------------------------------------------

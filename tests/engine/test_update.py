@@ -357,18 +357,6 @@ def test_tokens_of_no_probability_do_not_spoil_the_entropy() -> None:
 # --- the step ------------------------------------------------------------------------------------------------------
 
 
-def test_the_step_follows_the_gradient_of_the_reward() -> None:
-    policy = tiny_llama(TOKENIZER)
-    row = ROWS[0].row
-    with torch.no_grad():
-        before, _ = TokenBatch.of([row], policy.device).logprobs(policy)
-    old = row.spread({s.turn: before[: s.stop - s.start].tolist() for s in row.segments})
-    Updater(policy, optim()).rl_step([TrainRow(row, [1.0] * len(row.ids), old)], 1e-3)
-    with torch.no_grad():
-        after, _ = TokenBatch.of([row], policy.device).logprobs(policy)
-    assert after.sum() > before.sum()
-
-
 def test_every_change_of_the_weights_has_a_version() -> None:
     policy = tiny_llama(TOKENIZER)
     updater = Updater(policy, optim())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import importlib.util
 import math
@@ -24,7 +23,7 @@ from mempo.engine.prefix_forward import SharedForward
 from mempo.engine.sampler import generate_batch
 from mempo.engine.vllm import LAST_SEED, require_vllm, start_engine
 from mempo.engine.vllm_sampler import VllmSampler
-from mempo.errors import ConfigError, UserError
+from mempo.errors import UserError
 from mempo.rollout.interfaces import Generation, SamplingParams
 from mempo.rollout.trajectory import GenerationStop
 from mempo.setup import make_sampler
@@ -129,12 +128,6 @@ def test_tokens_that_begin_after_a_stop_string_are_dropped() -> None:
     assert len(made.logprobs) == len(wanted)
 
 
-def test_a_token_that_straddles_the_end_of_a_stop_string_is_kept_whole() -> None:
-    ids = TOKENIZER.encode_trusted("</mem><think>")
-    assert TOKENIZER.decode(ids[2:3]) == "><"
-    assert says(ids, "stop", stop=("</mem>",)).ids == ids[:3]
-
-
 def test_an_end_that_only_vllm_sees_is_a_stop_string() -> None:
     assert says([9, 10], "stop", stop=("</mem>",)).stop is GenerationStop.STOP_STRING
     assert says([9, 10], "length").stop is GenerationStop.LENGTH
@@ -191,17 +184,6 @@ def test_what_vllm_raises_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "generate", broken)
     with pytest.raises(UserError, match=r"^vLLM failed while generating \(RuntimeError: engine died\)"):
         sampler_over(engine, policy)([(5,)], [SamplingParams(4)])
-
-
-def test_it_works_behind_the_batching_sampler() -> None:
-    policy = tiny_llama(TOKENIZER)
-    sampler = BatchingSampler(sampler_over(Engine(policy), policy), "eager")
-
-    async def ask() -> list[Generation]:
-        return await asyncio.gather(*(sampler.generate(p, SamplingParams(4, temperature=0)) for p in PROMPTS))
-
-    expected = generate_batch(policy, PROMPTS, [SamplingParams(4, temperature=0)] * 3)
-    assert [made.ids for made in asyncio.run(ask())] == [made.ids for made in expected]
 
 
 # --- weights -------------------------------------------------------------------------------------------------------
@@ -320,12 +302,3 @@ def test_vllm_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = tiny_llama(TOKENIZER)
     with pytest.raises(UserError, match="vLLM is not installed"):
         make_sampler(config, policy, SharedForward(policy))
-
-
-def test_settings_that_would_do_nothing_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"engine is local, so gpu_memory_fraction=0\.5 would do nothing"):
-        resolve("quickstart", ["sampler.gpu_memory_fraction=0.5"])
-    config = resolve("quickstart", ["sampler.engine=vllm", "sampler.gpu_memory_fraction=0.5"]).config
-    assert config.sampler.gpu_memory_fraction == 0.5
-    with pytest.raises(ConfigError, match=r"sampler\.engine"):
-        resolve("quickstart", ["sampler.engine=sglang"])

@@ -175,7 +175,7 @@ def test_an_index_that_points_at_a_pickle_is_refused_unopened(folder: Path, name
     files = shard(folder)
     (folder / name).write_bytes(pickle.dumps({"a": Trap()}))
     write_index(folder, {**files, next(iter(files)): name})
-    assert f"names the weights '{name}', which are no safetensors" in refused(folder)
+    assert f"names the weights '{name}', which are not safetensors" in refused(folder)
     assert not Trap.opened
 
 
@@ -190,7 +190,7 @@ def test_a_configuration_that_names_other_weights_is_held_to_the_same(folder: Pa
     reconfigure(folder, transformers_weights="../model.safetensors")
     assert "which lie outside the folder" in refused(folder)
     reconfigure(folder, transformers_weights="pytorch_model.bin")
-    assert "which are no safetensors" in refused(folder)
+    assert "which are not safetensors" in refused(folder)
     reconfigure(folder, transformers_weights="other.safetensors")
     assert "names the weights other.safetensors, which is not there" in refused(folder)
 

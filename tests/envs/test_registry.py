@@ -82,7 +82,7 @@ def test_an_own_environment_is_made_with_its_options(module: str) -> None:
     assert len(environment.questions("train", 9, 1, 0)) == 2
     for path, options, said in (
         (f"{module}:Small", {"mots": 2}, "do not fit"),
-        (f"{module}:number", {}, "returned a int, which is no Environment"),
+        (f"{module}:number", {}, "returned a int, which is not an Environment"),
     ):
         with pytest.raises(UserError, match=said):
             make_environment(path, options)

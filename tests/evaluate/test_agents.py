@@ -44,7 +44,7 @@ def test_history_with_notes_of_a_configuration_without() -> None:
     [
         (["memry"], "did you mean 'memory'"),
         (["window(0)"], "unknown agent"),
-        (["memory", "memory"], "stands twice"),
+        (["memory", "memory"], "is given twice"),
     ],
 )
 def test_wrong_names(names: list[str], parts: str) -> None:

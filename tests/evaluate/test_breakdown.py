@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mempo.evaluate.breakdown import MOST_VALUES, breakdown_measures, breakdowns, groups_of
+from mempo.evaluate.breakdown import MOST_VALUES, breakdown_metrics, breakdowns, groups_of
 from mempo.evaluate.compare import Entry
 from mempo.rollout.question import Question
 
@@ -29,7 +29,7 @@ def test_what_is_kept_of_a_row() -> None:
 
 
 def test_a_file_of_several_sources_is_taken_apart() -> None:
-    found = breakdown_measures(LINES)
+    found = breakdown_metrics(LINES)
     assert list(found) == ["data_source"], "all are hard: nothing to tell apart"
     assert found["data_source"]["nq"] == {
         "questions": 2.0,
@@ -57,8 +57,8 @@ def test_agents_stand_side_by_side() -> None:
 
 
 def test_what_does_not_divide_is_left_alone() -> None:
-    assert breakdown_measures([*LINES, line("e", 1.0)]) == {}, "one says nothing"
+    assert breakdown_metrics([*LINES, line("e", 1.0)]) == {}, "one says nothing"
     many = [line(str(i), 1.0, type=str(i)) for i in range(MOST_VALUES + 1)]
-    assert breakdown_measures(many) == {}
-    assert breakdown_measures([{**LINES[0], "groups": "x"}]) == {}
-    assert breakdown_measures([]) == {}
+    assert breakdown_metrics(many) == {}
+    assert breakdown_metrics([{**LINES[0], "groups": "x"}]) == {}
+    assert breakdown_metrics([]) == {}

@@ -57,7 +57,7 @@ def test_rows_by_objectives_with_errors_apart() -> None:
     assert memory.estimates["total_tokens"].low is None  # all alike
     assert memory.estimates["tool_calls"].mean == 3
     assert memory.estimates["note_tokens"].mean == 15
-    (pair,) = [pair for pair in report.pairs if pair.measure == "em"]
+    (pair,) = [pair for pair in report.pairs if pair.metric == "em"]
     assert (pair.first, pair.second, pair.found.difference, pair.found.worse) == ("memory", "react", -0.5, 4)
     assert "dependency" not in [column.name for column in report.columns]  # nobody knows it
 
@@ -190,7 +190,7 @@ def test_markdown_keeps_its_columns() -> None:
     rows = [text for text in markdown(hostile()).splitlines() if text.startswith("|")]
     bars = [text.replace(r"\|", "").count("|") for text in rows]
     assert len(set(bars)) == 1
-    assert r"a\|b\_$\\x & 50% \[red\]#{~^}" in rows[2]
+    assert r"a\|b\_\$\\x & 50% \[red\]\#\{\~^\}" in rows[2]
     assert "75.0% [40.9–92.9]" in rows[2]
 
 

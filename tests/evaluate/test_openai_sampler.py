@@ -18,11 +18,11 @@ from mempo.engine.server.client import OpenAIClient
 from mempo.engine.server.sampler import OpenAISampler, encode_reply
 from mempo.errors import UserError
 from mempo.rollout.agent import Job, rollout, run_rollouts
-from mempo.rollout.interfaces import Generation, SamplerError, SamplingParams, ToolResult
+from mempo.rollout.interfaces import Generation, SamplingParams, ToolResult
 from mempo.rollout.protocol import TurnGrammar
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import GenerationStop, StopReason, Trajectory, rows_of
-from tests.evaluate.openai_stub import FAMILIES, VLLM, Family, Stub, broken_off, raw, reply, stub_server
+from tests.evaluate.openai_stub import FAMILIES, VLLM, Family, Stub, broken_off, reply, stub_server
 from tests.tiny import chat_tokenizer, make_agent, make_tokenizer
 
 TOKENIZER = make_tokenizer()
@@ -212,19 +212,7 @@ def test_a_turn_can_be_made_to_begin_with_a_note(family: Family) -> None:
     assert trajectory.turns[1].note_ids is not None
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        lambda: reply({"error": "too long"}, 400),
-        lambda: reply({"error": "oops"}, 500),
-        lambda: reply({"choices": []}),
-        lambda: reply({"choices": [{"text": 5, "finish_reason": "stop"}]}),
-        lambda: raw(b"<html>"),
-        lambda: raw(b'{"choices": [{"text": "\xff"}]}'),
-        broken_off,
-    ],
-    ids=["400", "500", "empty", "no_text", "html", "utf8", "dropped"],
-)
+@pytest.mark.parametrize("fault", [lambda: reply({}, 404), lambda: reply({"choices": []}), broken_off])
 def test_one_bad_reply_costs_one_rollout(fault: Callable[[], Response]) -> None:
     agent = make_agent(TOKENIZER, tools={"search": Told()})
     stub = Stub(TOKENIZER, FAMILIES["transformers"], speaks)
@@ -236,24 +224,6 @@ def test_one_bad_reply_costs_one_rollout(fault: Callable[[], Response]) -> None:
     assert stops == [StopReason.SAMPLER_ERROR if k == 2 else StopReason.ANSWERED for k in range(5)]
     assert [trajectory.answer for trajectory in trajectories] == ["0", "1", None, "3", "4"]
     assert f"{stub.url}/v1/completions" in (trajectories[2].error or "")
-
-
-def test_a_sampler_error_is_what_the_loop_expects() -> None:
-    with stub_server(Stub(TOKENIZER)) as stub, sampler_of(stub) as sampler:
-        stub.fault = lambda number: reply({}, 404)
-        with pytest.raises(SamplerError, match="HTTP 404"):
-            asyncio.run(sampler.generate(PROMPT, SamplingParams(9)))
-
-
-# --- replies that no server should send ----------------------------------------------------------------------------
-
-
-def test_a_reply_beyond_the_limit_is_cut() -> None:
-    stub = Stub(TOKENIZER, FAMILIES["transformers"])
-    with stub_server(stub), sampler_of(stub) as sampler:
-        stub.fault = lambda number: reply({"choices": [{"text": "word " * 500, "finish_reason": "stop"}]})
-        generation = asyncio.run(sampler.generate(PROMPT, SamplingParams(20)))
-    assert (len(generation.ids), generation.stop) == (20, GenerationStop.LENGTH)
 
 
 def test_a_reply_speaks_no_special_tokens() -> None:

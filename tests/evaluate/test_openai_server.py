@@ -13,7 +13,7 @@ from mempo.config.rollout import PromptSettings
 from mempo.config.server import ServerSettings
 from mempo.config.tools import RetrySettings
 from mempo.engine.server.capabilities import became_of_stop, capability_notes, probe_stop
-from mempo.engine.server.connect import byte_tokenizer, open_server
+from mempo.engine.server.connect import OpenedServer, byte_tokenizer, open_server
 from mempo.errors import UserError
 from mempo.rollout.tokenizer import Tokenizer
 from tests.evaluate.openai_stub import FAMILIES, VLLM, Family, Stub, reply, stub_server
@@ -32,6 +32,17 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
 def settings(stub: Stub, tokenizer: str | None, **changes: Any) -> ServerSettings:
     retry = RetrySettings(tries=2, backoff_s=0.001)
     return ServerSettings(**{"url": stub.url, "tokenizer": tokenizer, "retry": retry, **changes})
+
+
+def opened_by(
+    stub: Stub, tokenizer: str | None, prompt: PromptSettings | None = None, **changes: Any
+) -> tuple[OpenedServer, str]:
+    """What was opened, closed again, and what was printed."""
+    screen = io.StringIO()
+    with stub_server(stub):
+        opened = open_server(settings(stub, tokenizer, **changes), Console(file=screen, width=1000), prompt)
+        opened.sampler.close()
+    return opened, screen.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -56,23 +67,19 @@ def settings(stub: Stub, tokenizer: str | None, **changes: Any) -> ServerSetting
     ],
 )
 def test_every_family_is_found_out(name: str, found: dict[str, Any], tokenizer: str) -> None:
-    screen = io.StringIO()
-    with stub_server(Stub(TOKENIZER, FAMILIES[name])) as stub:
-        opened = open_server(settings(stub, tokenizer), Console(file=screen, width=1000))
-        opened.sampler.close()
+    opened, said = opened_by(Stub(TOKENIZER, FAMILIES[name]), tokenizer)
     record = opened.capabilities.as_record()
     assert {key: record[key] for key in found} == found
     assert (record["model"], record["window_tokens"]) == ("the-model", 512)
-    assert screen.getvalue().startswith(opened.capabilities.line())
+    assert said.startswith(opened.capabilities.line())
     assert set(opened.sampler.counts().values()) == {0}, "the probe's own requests are not the rollouts'"
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("matter", [True, False])
 def test_whether_samples_differ_with_the_seed_is_found_out(name: str, matter: bool, tokenizer: str) -> None:
-    with stub_server(Stub(TOKENIZER, FAMILIES[name], seeds_matter=matter)) as stub:
-        can = open_server(settings(stub, tokenizer)).capabilities
-        asked = stub.bodies[-3:]
+    stub = Stub(TOKENIZER, FAMILIES[name], seeds_matter=matter)
+    can, asked = opened_by(stub, tokenizer)[0].capabilities, stub.bodies[-3:]
     assert can.seeds_differ is matter
     assert ("samples do not differ with the seed" in can.line()) is not matter
     assert len(capability_notes(can.as_record())) == (0 if matter else 1)
@@ -83,42 +90,34 @@ def test_whether_samples_differ_with_the_seed_is_found_out(name: str, matter: bo
 
 def test_a_model_that_only_thinks_says_nothing_about_seeds(tokenizer: str) -> None:
     silent = {"message": {"content": None, "reasoning_content": "hm"}, "finish_reason": "length"}
-    with stub_server(Stub(TOKENIZER, FAMILIES["chat"], fault=lambda number: reply({"choices": [silent]}))) as stub:
-        can = open_server(settings(stub, tokenizer, api="chat")).capabilities
+    stub = Stub(TOKENIZER, FAMILIES["chat"], fault=lambda number: reply({"choices": [silent]}))
+    can = opened_by(stub, tokenizer, api="chat")[0].capabilities
     assert can.seeds_differ is None
     assert capability_notes(can.as_record()) == []
     assert capability_notes({"model": "of an older folder"}) == []
 
 
 def test_what_is_refused_is_found_one_by_one(tokenizer: str) -> None:
-    with stub_server(Stub(TOKENIZER, FAMILIES["transformers"])) as stub:
-        opened = open_server(settings(stub, tokenizer))
-        opened.sampler.close()
+    opened, _ = opened_by(Stub(TOKENIZER, FAMILIES["transformers"]), tokenizer)
     assert opened.capabilities.accepts == {"seed", "logprobs", "top_p"}
 
 
 def test_a_tokenizer_that_is_not_the_models_sends_no_ids(tokenizer: str) -> None:
-    other, screen = make_tokenizer(tags="added"), io.StringIO()
+    other = make_tokenizer(tags="added")
     other.hf.backend_tokenizer.add_tokens(["count"])
-    with stub_server(Stub(Tokenizer(other.hf), VLLM)) as stub:
-        opened = open_server(settings(stub, tokenizer), Console(file=screen, width=1000))
-        opened.sampler.close()
+    opened, said = opened_by(Stub(Tokenizer(other.hf), VLLM), tokenizer)
     can = opened.capabilities
     assert (can.tokenizer_agrees, can.token_prompts, can.returns_ids, can.logprobs) == (False, False, False, "none")
-    assert "prompts go as text" in screen.getvalue()
+    assert "prompts go as text" in said
 
 
 def test_a_server_that_counts_nothing_must_say_the_same_to_ids(tokenizer: str) -> None:
-    with stub_server(Stub(TOKENIZER, Family(counts=False))) as stub:
-        opened = open_server(settings(stub, tokenizer))
-        opened.sampler.close()
+    opened, _ = opened_by(Stub(TOKENIZER, Family(counts=False)), tokenizer)
     assert (opened.capabilities.tokenizer_agrees, opened.capabilities.token_prompts) == (None, True)
 
 
 def test_bytes_stand_in_for_an_unknown_tokenizer() -> None:
-    with stub_server(Stub(TOKENIZER, VLLM)) as stub:
-        opened = open_server(settings(stub, "bytes"), prompt=PromptSettings(force_mem=True, system="S"))
-        opened.sampler.close()
+    opened, _ = opened_by(Stub(TOKENIZER, VLLM), "bytes", PromptSettings(force_mem=True, system="S"))
     can = opened.capabilities
     assert (can.token_prompts, can.returns_ids, can.logprobs) == (False, False, "none")
     assert opened.prompt == PromptSettings(force_mem=True, system="S", template="plain")
@@ -128,13 +127,10 @@ def test_bytes_stand_in_for_an_unknown_tokenizer() -> None:
 
 
 def test_a_chat_server_changes_the_prompt_and_says_so(tokenizer: str) -> None:
-    screen = io.StringIO()
     wanted = PromptSettings(template="auto", force_mem=True, question="Q: {question}")
-    with stub_server(Stub(TOKENIZER, FAMILIES["chat"])) as stub:
-        opened = open_server(settings(stub, tokenizer), Console(file=screen, width=1000), wanted)
-        opened.sampler.close()
+    opened, said = opened_by(Stub(TOKENIZER, FAMILIES["chat"]), tokenizer, wanted)
     assert opened.prompt == PromptSettings(template="plain", force_mem=False, question="Q: {question}")
-    assert "prompt.force_mem is off" in screen.getvalue()
+    assert "prompt.force_mem is off" in said
 
 
 @pytest.mark.parametrize(
@@ -163,9 +159,7 @@ def test_what_cannot_work_is_one_clear_error(
 
 def test_a_tokenizer_alone_is_enough(tokenizer: str) -> None:
     assert not list(Path(tokenizer).glob("*.safetensors"))
-    with stub_server(Stub(TOKENIZER)) as stub:
-        opened = open_server(settings(stub, tokenizer))
-        opened.sampler.close()
+    opened, _ = opened_by(Stub(TOKENIZER), tokenizer)
     assert opened.tokenizer.encode_trusted("hello") == TOKENIZER.encode_trusted("hello")
 
 

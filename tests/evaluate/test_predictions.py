@@ -35,7 +35,7 @@ def test_what_other_programs_write(tmp_path: Path) -> None:
     ("content", "says"),
     [
         (lines(GOOD) + b'{"id": "b", "ans', "line 2: not JSON"),
-        (lines(GOOD, GOOD), "'a' stands in line 1 and in line 2; give each of its samples a number"),
+        (lines(GOOD, GOOD), "'a' is in line 1 and in line 2; give each of its samples a number"),
         (b"[1]\n", "line 1: expected an object, got a list"),
         (b'{"id": "a", "answer": "\xff"}\n', "line 1: not UTF-8"),
         (gzip.compress(lines(GOOD), mtime=0), "line 1: not UTF-8"),

@@ -11,7 +11,7 @@ import pytest
 from mempo.config.evaluate import EvalSettings
 from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.errors import UserError
-from mempo.evaluate.rescore import filled, measures_of, rescored, scorers_of
+from mempo.evaluate.rescore import filled, metric_names, rescored, scorers_of
 from mempo.evaluate.runner import EvalSetup, evaluate
 from mempo.evaluate.saved import read_rollouts, scored_lines
 from mempo.rewards.rollout_metrics import counts
@@ -46,12 +46,12 @@ def test_other_settings_score_otherwise(tmp_path: Path) -> None:
 def test_published_scorers_stand_beside_ours(tmp_path: Path) -> None:
     scorers = scorers_of("search-r1,mem1")
     lines = scored_lines(made(tmp_path), scorers, SETTINGS)
-    assert measures_of(scorers) == ["search-r1/em", "search-r1/sub_em", "mem1/em", "mem1/f1"]
+    assert metric_names(scorers) == ["search-r1/em", "search-r1/sub_em", "mem1/em", "mem1/f1"]
     assert all(line["mem1/em"] == line["search-r1/em"] == line["em"] for line in lines)
 
 
 def line(**changes: Any) -> dict[str, Any]:
-    return filled({"id": 7, "answer": "Paris", "gold": ["Paris"], **changes})
+    return filled({"question_id": "7", "answer": "Paris", "gold": ["Paris"], **changes})
 
 
 def again(made: dict[str, Any], scorers: str = "default", **settings: Any) -> dict[str, Any]:
@@ -59,16 +59,14 @@ def again(made: dict[str, Any], scorers: str = "default", **settings: Any) -> di
     return out
 
 
-def test_predictions_of_other_programs_need_an_id_an_answer_and_gold() -> None:
+def test_predictions_of_other_programs_need_an_answer_and_gold() -> None:
     out = again(line(), "default,asearcher")
     assert (out["question_id"], out["rollout"], out["objectives"], out["em"], out["score"]) == ("7", 0, 1, 1.0, 1.0)
     assert out["asearcher/reward"] == 1.0
     with pytest.raises(UserError, match="has no answer"):
-        filled({"id": "a"})
-    with pytest.raises(UserError, match="no question_id"):
-        filled({"answer": "a"})
+        filled({"question_id": "a"})
     with pytest.raises(UserError, match="question 'a': unusable gold"):
-        again(filled({"id": "a", "answer": "x", "gold": 3, "objectives": 1}))
+        again(filled({"question_id": "a", "answer": "x", "gold": 3, "objectives": 1}))
 
 
 def test_what_cannot_be_scored_is_none_and_not_0() -> None:

@@ -151,12 +151,12 @@ def test_notes_are_scored_once_and_joined(tmp_path: Path) -> None:
     made = setup(Speaker(wandering), scorer=Even())
     play(folder, Speaker(wandering), asked)
     assert not any(line["notes"] for line in folder.lines("memory").values())
-    assert score_missing_notes(folder, SPEC, made, asked) == 8
+    assert score_missing_notes(folder, SPEC, made, asked, QUIET) == 8
     noted = [note for line in folder.lines("memory").values() for note in line["notes"]]
     assert noted
     assert all(note["p_mem_raw"] == pytest.approx(0.5) for note in noted)
-    assert score_missing_notes(folder, SPEC, made, asked) == 0
-    assert score_missing_notes(folder, agent_spec("react", "required", "optional"), made, asked) == 0
+    assert score_missing_notes(folder, SPEC, made, asked, QUIET) == 0
+    assert score_missing_notes(folder, agent_spec("react", "required", "optional"), made, asked, QUIET) == 0
 
 
 def test_what_has_changed_is_refused_and_listed(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mempo.evaluate.published_scores import MEASURES, augmented, variant_scores
+from mempo.evaluate.published_scores import METRICS, augmented, variant_scores
 
 PIECES = (
     *("Paris", "the", "A", "an", "U.S.", "New-York", "rome", "1,000", "...", "巴黎", "é", "3.14", "-5", "$5", "«x»"),
@@ -193,7 +193,7 @@ def test_several_objectives_of_scripts_that_know_one() -> None:
     two = [["巴黎"], ["东京"]]
     for name in ("search-r1", "hotpotqa", "flashrag", "asearcher-train", "asearcher-eval"):
         assert variant_scores(name, "巴黎；东京", two)["em"] == 1.0
-        assert variant_scores(name, "巴黎", two) == dict.fromkeys(MEASURES[name], 0.0)
+        assert variant_scores(name, "巴黎", two) == dict.fromkeys(METRICS[name], 0.0)
     assert variant_scores("flashrag", "Paris; Rome", [["Paris"], ["Lima"]]) == {"em": 0.0, "acc": 0.0, "f1": 0.5}
     assert variant_scores("mem1", "巴黎；东京", two)["em"] == 0.0  # as published
 
@@ -233,6 +233,6 @@ def test_published_scorers_keep_their_holes() -> None:
     assert variant_scores("mem1", "a", [["the"]])["em"] == 0.0  # articles stay
 
 
-@pytest.mark.parametrize("name", MEASURES)
+@pytest.mark.parametrize("name", METRICS)
 def test_no_answer_is_0(name: str) -> None:
-    assert variant_scores(name, None, [["Paris"]]) == dict.fromkeys(MEASURES[name], 0.0)
+    assert variant_scores(name, None, [["Paris"]]) == dict.fromkeys(METRICS[name], 0.0)

@@ -53,7 +53,7 @@ def asks(tool: Tool, argument: str = "http://site.test/{n}") -> Ask:
 
     def ask() -> Told:
         result = asyncio.run(tool.call(argument.format(n=next(numbers))))
-        return Told(result.error is None, repr((result.passages, result.notice, result.short)))
+        return Told(result.error is None, repr((result.passages, result.notice)))
 
     return ask
 

@@ -73,7 +73,7 @@ def test_what_may_mend_itself_is_asked_again(stub: Stub, fault: Callable[[], Res
     [
         (lambda: reply({"error": "too long"}, 400), "status", r"HTTP 400.*status 400.*too long", 1),
         (lambda: reply({"choices": []}), "schema", r"no text.*status 200.*choices", 1),
-        (lambda: reply([1]), "schema", "no JSON object", 1),
+        (lambda: reply([1]), "schema", "not a JSON object", 1),
         (lambda: raw(b"x" * 500), "not_json", r"not JSON \(try 3\).*x{200}\]$", 3),
         (lambda: raw(b""), "not_json", "empty body", 3),
         (lambda: reply({"e": 1}, 502), "status", r"HTTP 502 \(try 3\)", 3),

@@ -27,7 +27,7 @@ def base() -> Iterator[Path]:
 @pytest.mark.parametrize("name", WORKS)
 def test_killed_until_it_is_done(name: str, base: Path, request: pytest.FixtureRequest) -> None:
     make, share = WORKS[name]
-    kills, seed = request.config.getoption("--kills"), request.config.getoption("--kill-seed")
+    kills, seed = int(str(request.config.getoption("--kills"))), request.config.getoption("--kill-seed")
     torment(make(), base, max(round(kills * share), 1), random.Random(f"{seed} {name}"))
 
 

@@ -109,7 +109,7 @@ def test_an_index_made_otherwise_is_not_replaced(
     before = (tmp_path / "i" / "index.json").read_bytes()
     code, _, err = cli(*command, second)
     assert code == 2
-    assert f"was made otherwise ({said}); name another folder, or --force" in err
+    assert f"with other settings ({said}); name another folder, or --force" in err
     assert (tmp_path / "i" / "index.json").read_bytes() == before
     assert cli(*command)[0] == 0, "the same command may"
     assert cli(*command, second, "--force")[0] == 0

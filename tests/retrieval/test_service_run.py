@@ -107,7 +107,7 @@ def test_an_address_that_cannot_be_had_is_one_line(index: Path) -> None:
             serve(index, port=taken.getsockname()[1], say=lambda line: None)
     with pytest.raises(UserError, match=r"192\.0\.2\.1"):
         serve(index, host="192.0.2.1", port=0, say=lambda line: None)
-    with pytest.raises(UserError, match="no address of this machine"):
+    with pytest.raises(UserError, match="not an address of this machine"):
         serve(index, host="no such host", port=0, say=lambda line: None)
 
 

@@ -56,24 +56,8 @@ from tests.tiny import CORPUS, TAG_TOKENS, Scripted, make_agent, make_tokenizer,
 ORIGINAL = MemorySettings(preset="original")
 THOUGHT = ORIGINAL.probe.thought
 WORDS = [
-    "Paris",
-    "Yen",
-    "Zürich",
-    "東京",
-    "hello",
-    "world",
-    "naïve",
-    "🎉",
-    "capital",
-    "of",
-    "France",
-    ";",
-    "1",
-    "23",
-    "!",
-    "ﬁne",
-    "étude",
-    "ÅB",
+    *("Paris", "Yen", "Zürich", "東京", "hello", "world", "naïve", "🎉", "capital", "of"),
+    *("France", ";", "1", "23", "!", "ﬁne", "étude", "ÅB"),
 ]
 
 # --- tokenizers ----------------------------------------------------------------------------------------------------
@@ -121,20 +105,8 @@ def word_piece() -> Tokenizer:
 
 def word_level() -> Tokenizer:
     """Whole words and runs of punctuation; half of the words are unknown."""
-    vocabulary = [
-        "<unk>",
-        "<eos>",
-        ";",
-        ".",
-        "think",
-        "answer",
-        "The",
-        "is",
-        "enough",
-        "to",
-        "tool_response",
-        *WORDS[::2],
-    ]
+    known = ("<unk>", "<eos>", ";", ".", "think", "answer", "The", "is", "enough", "to", "tool_response")
+    vocabulary = [*known, *WORDS[::2]]
     t = HfTokenizer(models.WordLevel({w: i for i, w in enumerate(vocabulary)}, unk_token="<unk>"))
     t.pre_tokenizer = pre_tokenizers.Whitespace()
     return with_tags(t)

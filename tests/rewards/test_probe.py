@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -37,9 +38,9 @@ class Chunks:
         return "".join(text for text, _ in self.pieces)
 
 
-def gold_text(gold: Gold, settings: ProbeSettings = PLAIN) -> str:
+def gold_text(gold: Gold | None, settings: ProbeSettings = PLAIN, target: str | None = None) -> str:
     tokenizer = Chunks(1)
-    probe = build_probe(tokenizer, question(gold), settings)
+    probe = build_probe(tokenizer, question(gold, target), settings)
     assert probe is not None
     return "".join(tokenizer.text[i] for i in probe.gold)
 
@@ -48,32 +49,24 @@ def test_the_text_is_the_published_one() -> None:
     tokenizer = Chunks(1)
     build_probe(tokenizer, question(TWO), ProbeSettings(thought="Enough."))
     assert tokenizer.text == "\n<think>\nEnough.\n</think>\n<answer>\nParis;Yen\n</answer>"
-
-
-def test_gold_comes_from_outside_and_the_rest_is_ours() -> None:
-    tokenizer = Chunks(1)
-    build_probe(tokenizer, question(TWO), PLAIN)
-    assert [text for text, trusted in tokenizer.pieces if not trusted] == ["Paris", "Yen"]
+    assert [text for text, trusted in tokenizer.pieces if not trusted] == ["Paris", "Yen"]  # from outside
 
 
 @pytest.mark.parametrize(
-    ("gold", "expected"), [("Paris", "Paris"), (("Paris", "Paname"), "Paris"), (TWO, "ParisYen"), ("a; b", "a; b")]
+    ("gold", "settings", "target", "expected"),
+    [
+        ("Paris", {}, None, "Paris"),
+        (("Paris", "Paname"), {}, None, "Paris"),  # the first alias of each objective
+        (TWO, {}, None, "ParisYen"),
+        ("a; b", {}, None, "a; b"),
+        (TWO, {"separators_are_gold": True}, None, "Paris;Yen"),
+        (TWO, {"joiner": " and "}, None, "ParisYen"),
+        (TWO, {"joiner": ""}, None, "ParisYen"),
+        (None, {}, "north", "north"),  # a question may bring its own target
+    ],
 )
-def test_gold_is_the_first_alias_of_each_objective(gold: Gold, expected: str) -> None:
-    assert gold_text(gold) == expected
-
-
-def test_separators_are_gold_only_on_demand() -> None:
-    assert gold_text(TWO, ProbeSettings(separators_are_gold=True)) == "Paris;Yen"
-    assert gold_text(TWO, ProbeSettings(joiner=" and ")) == "ParisYen"
-    assert gold_text(TWO, ProbeSettings(joiner="")) == "ParisYen"
-
-
-def test_the_question_may_bring_its_own_target() -> None:
-    tokenizer = Chunks(1)
-    probe = build_probe(tokenizer, question(None, probe="north"), PLAIN)
-    assert probe is not None
-    assert "".join(tokenizer.text[i] for i in probe.gold) == "north"
+def test_what_is_gold(gold: Gold | None, settings: dict[str, Any], target: str | None, expected: str) -> None:
+    assert gold_text(gold, ProbeSettings(**settings), target) == expected
 
 
 @given(st.integers(1, 9), st.lists(st.text("abc", min_size=1, max_size=6), min_size=1, max_size=4))

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
-from mempo.config.rollout import DecodingSettings, LimitSettings, PromptSettings
+from mempo.config.rollout import DecodingSettings, PromptSettings
 from mempo.config.tools import RetrySettings, SearchSettings
 from mempo.rollout.agent import Agent, Job, at_once, noise_seed, read_turn, rollout, run_rollouts
 from mempo.rollout.interfaces import Generation, SamplerError, SamplingParams, ToolErrorKind, ToolResult
@@ -83,14 +82,6 @@ def test_a_rollout_searches_and_answers() -> None:
     assert "about capital of Japan" in seen(done, 1)
     assert done.turns[2].observation is None
     assert done.question_ids == agent.renderer.question("Who?")
-
-
-@pytest.mark.parametrize(("context", "rows"), [("full", 1), ("react", 1), ("memory", 3), ("last_turn", 2)])
-def test_a_full_history_is_one_row_and_a_rebuilt_one_a_row_per_turn(context: str, rows: int) -> None:
-    done = play(echo_agent(context), SEARCH, NOTED, ANSWER)
-    made = rows_of(done)
-    assert len(made) == rows
-    assert sum(row.generated_tokens for row in made) == done.generated_tokens
 
 
 @pytest.mark.parametrize("context", ["full", "memory"])
@@ -233,6 +224,7 @@ def test_a_malformed_turn_is_told_what_was_wrong_and_the_loop_goes_on(text: str,
     done = play(echo_agent(), text, ANSWER)
     assert complaint in seen(done, 0)
     assert "end a turn with exactly one of: search, answer" in seen(done, 0)
+    assert seen(done, 0).count("<") == 2, "a complaint holds no tag of the language"
     assert done.turns[0].tool_error is None, "the policy's doing, not the infrastructure's"
     assert done.stop is StopReason.ANSWERED
 
@@ -253,12 +245,6 @@ def test_malformed_turns_in_a_row_may_end_a_rollout() -> None:
     assert len(done.turns) == 2
     done = play(echo_agent(max_malformed_turns=2), "talk", NOTED, "talk", ANSWER)
     assert done.stop is StopReason.ANSWERED, "a valid action begins the count anew"
-
-
-def test_a_complaint_holds_no_tag_of_the_language() -> None:
-    done = play(echo_agent(), "plain talk", ANSWER)
-    inside = seen(done, 0).removeprefix("\n<tool_response>").removesuffix("</tool_response>\n")
-    assert "<" not in inside
 
 
 def test_an_answer_that_a_page_holds_is_not_the_rollouts() -> None:
@@ -290,20 +276,6 @@ def test_an_optional_note_over_the_limit_breaks_no_rule() -> None:
     done = play(echo_agent(max_note_tokens=1), NOTED, ANSWER)
     assert done.turns[0].parsed.note_status is NoteStatus.TRUNCATED
     assert not done.turns[0].parsed.violations
-
-
-@pytest.mark.parametrize(
-    ("text", "status"),
-    [
-        ("<mem>never closed<think>t</think><search>q</search>", NoteStatus.UNCLOSED),
-        ("<mem></mem><think>t</think><search>q</search>", NoteStatus.EMPTY),
-        ("<think>t</think><search>q</search>", NoteStatus.MISSING),
-    ],
-)
-def test_what_became_of_a_note_is_in_the_record(text: str, status: NoteStatus) -> None:
-    done = play(echo_agent(), SEARCH, text, ANSWER)
-    assert done.turns[1].parsed.note_status is status
-    assert done.turns[1].note_ids is None
 
 
 def test_a_note_that_the_token_limit_cut_is_truncated() -> None:
@@ -340,11 +312,6 @@ def test_a_prompt_of_600_in_a_window_of_512_ends_without_a_model_call() -> None:
     assert not sampler.asked
     assert not done.is_error
     assert done.turns == ()
-
-
-def test_an_answer_within_the_room_is_no_overflow() -> None:
-    done = play(window_agent(400, max_context_tokens=512, max_turn_tokens=200), "<think>t</think><answer>A</answer>")
-    assert done.stop is StopReason.ANSWERED
 
 
 def test_an_overflowing_rollout_does_not_disturb_the_others() -> None:
@@ -473,12 +440,6 @@ def test_forced_ids_count_in_the_window() -> None:
     assert done.peak_context_tokens == 200
 
 
-@pytest.mark.parametrize("name", list(LimitSettings.model_fields))
-def test_limits_below_one_are_refused(name: str) -> None:
-    with pytest.raises(ValidationError):
-        LimitSettings.model_validate({name: 0})
-
-
 # --- infrastructure ------------------------------------------------------------------------------------------------
 
 
@@ -505,7 +466,7 @@ def test_a_dead_server_is_seen_counted_and_in_the_end_stops_the_rollout() -> Non
     assert done.is_error
     assert "5 tries failed" in seen(done, 0)
     assert done.error is not None
-    assert "ConnectionError: 503" in done.error, "the server's own message"
+    assert "OSError: 503" in done.error, "the server's own message"
 
 
 def test_one_failed_call_already_keeps_a_rollout_out_of_statistics() -> None:

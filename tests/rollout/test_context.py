@@ -135,25 +135,6 @@ def test_notes_are_copied_by_ids_where_their_edges_are_token_edges(tags: str) ->
     assert built.ids[len(question) :][: len(turns[2].note_ids)] == turns[2].note_ids
 
 
-@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"word_level"}))  # which puts a space before every token
-@pytest.mark.parametrize("tags", ["none", "added", "special"])
-def test_a_note_and_an_action_are_the_sampled_ids_but_for_tokens_that_straddle_an_edge(family: str, tags: str) -> None:
-    tokenizer = make_tokenizer(family, tags)
-    text = "<think>é東</think>" + "<mem>Paris; 東京</mem>" + "<search>Yen é</search>"
-    turn = read_turn(make_agent(tokenizer), 1, (1,), (), said(tokenizer, text), 1.0)
-    decoded, behind = tokenizer.decode_spans(turn.own_ids), tokenizer.encode_untrusted("a")
-    for ids, element in ((turn.note_ids, turn.parsed.note), (turn.action_ids, turn.parsed.action_element)):
-        assert ids is not None
-        assert element is not None
-        whole = range(len(turn.own_ids))
-        inside = [k for k in whole if element.start <= decoded.starts[k] and decoded.starts[k + 1] <= element.end]
-        middle = turn.own_ids[inside[0] : inside[-1] + 1]
-        assert any(ids[k : k + len(middle)] == middle for k in range(3))
-        assert len(ids) <= len(middle) + 4
-        running = tokenizer.decode(behind + ids).removeprefix(tokenizer.decode(behind))
-        assert running == decoded.text[element.start : element.end]
-
-
 STRANGE = [
     "＜",
     "＜mem＞",
@@ -301,14 +282,6 @@ def test_a_question_that_alone_is_too_long_is_an_overflow_and_not_cut() -> None:
         built = context(tokenizer, name).build(question, turns, len(question))
         assert built.overflow
         assert built.ids[: len(question)] == question
-
-
-def test_turns_are_not_changed_by_a_cut() -> None:
-    tokenizer = TOKENIZERS["none"]
-    question, turns = make_turns(tokenizer, page=PAGE)
-    before = list(turns)
-    context(tokenizer, "full").build(question, turns, len(question) + 200)
-    assert turns == before
 
 
 # --- names ---------------------------------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ def test_what_cannot_be_an_action_is_refused(action: Any) -> None:
 
 
 def test_an_action_stands_once() -> None:
-    with pytest.raises(ConfigError, match="'move' stands twice"):
+    with pytest.raises(ConfigError, match="'move' is given twice"):
         TurnGrammar(actions=("move", "answer", "move"))
     assert TurnGrammar().action_tags == ACTION_TAGS
     assert set(TurnGrammar(actions=("move",)).action_tags) == {*ACTION_TAGS, "move"}

@@ -215,17 +215,6 @@ def test_tokens_tile_the_text(family: str, tags: str) -> None:
         assert decoded.text[: decoded.starts[n]] == tokenizer.decode(ids[:n])
 
 
-@pytest.mark.parametrize(("family", "tags"), [(f, t) for f, t in KINDS if (f, t) != ("word_level", "none")])
-def test_the_span_of_a_note_holds_the_tokens_that_begin_in_it(family: str, tags: str) -> None:
-    tokenizer = make_tokenizer(family, tags)
-    decoded = tokenizer.decode_spans(tokenizer.encode_trusted(TURN))
-    start, end = decoded.text.index("<mem>"), decoded.text.index("</mem>") + len("</mem>")
-    span = decoded.tokens_of(start, end)
-    assert span is not None
-    owned = {k for k, first in enumerate(decoded.starts[:-1]) if start <= first < end}
-    assert owned == set(range(*span))
-
-
 def test_a_merge_across_tags_belongs_to_the_tag_its_first_character_is_in() -> None:
     tokenizer = make_tokenizer("byte_bpe", "none")
     decoded = tokenizer.decode_spans(tokenizer.encode_trusted(TURN))

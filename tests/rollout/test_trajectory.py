@@ -127,26 +127,10 @@ def test_forced_ids_are_context_in_a_row() -> None:
     assert row.segments == (Segment(0, 5, 7),)
 
 
-def test_masks_come_from_lengths_so_padding_like_tokens_stay() -> None:
-    # The end of sequence is also the padding; it was sampled, so it is trained.
-    (row,) = rows_of(make_trajectory(make_turn(0, (EOS, EOS), (5, 6, EOS))))
-    assert row.ids[row.segments[0].start : row.segments[0].stop] == (5, 6, EOS)
-    assert row.generated_tokens == 3
-
-
 def test_a_turn_that_wrote_nothing_keeps_its_place() -> None:
     rows = rows_of(make_trajectory(make_turn(0, QUESTION, ()), make_turn(1, (*QUESTION, 90), (7,))))
     assert sum(row.generated_tokens for row in rows) == 1
     assert [s.turn for row in rows for s in row.segments] == [0, 1]
-
-
-@pytest.mark.parametrize("turns", [1, 5, 2])
-def test_no_token_is_lost_on_the_way_to_rows(turns: int) -> None:
-    rebuilt = [make_turn(i, (*QUESTION, 50 + i), tuple(range(60, 61 + i))) for i in range(turns)]
-    trajectory = make_trajectory(*rebuilt)
-    rows = rows_of(trajectory)
-    assert len(rows) == turns
-    assert sum(row.generated_tokens for row in rows) == trajectory.generated_tokens
 
 
 def test_values_are_spread_over_the_sampled_tokens_alone() -> None:

@@ -62,6 +62,12 @@ def test_more_threads_than_cores_and_a_small_disk_are_said(tmp_path: Path, monke
     assert "model.threads=" in every["threads"].remedy
 
 
+def test_an_output_below_a_file_is_no_place_to_write(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    disk = found(output=tmp_path / "notes.txt" / "run")["disk"]
+    assert (disk.status, "notes.txt is a file" in disk.fact) == ("fail", True)
+
+
 def test_the_command_ends_with_1_when_something_is_missing(tmp_path: Path) -> None:
     assert resolve("quickstart").config.toy is not None
     run = CliRunner()

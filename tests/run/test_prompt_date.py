@@ -59,7 +59,7 @@ def test_dates_are_kept_in_one_form(given: Any) -> None:
 
 @pytest.mark.parametrize("given", ["yesterday", 20200102, "2020-13-01", datetime.datetime(2020, 1, 2, 3)])
 def test_what_is_no_date_is_refused(given: Any) -> None:
-    with pytest.raises(ValueError, match="is no date; write it as 2026-03-01"):
+    with pytest.raises(ValueError, match="is not a date; write it as 2026-03-01"):
         PromptSettings(date=given)
     with pytest.raises(ConfigError, match=r"prompt\.date"):
         resolve("quickstart", ["prompt.date=tomorrow"])

@@ -80,12 +80,12 @@ def test_what_the_hub_is_asked_for(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["policy", "a/b/c", "../x", "", "a b/c"])
 def test_a_name_that_is_none_is_refused_before_anything(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is no name on the hub; give OWNER/NAME"):
+    with pytest.raises(UserError, match="is not a name on the hub; give OWNER/NAME"):
         push(tmp_path, name, tmp_path, api=Hub())
 
 
 def test_no_run_and_a_folder_that_is_taken(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is no run folder"):
+    with pytest.raises(UserError, match="is not a run folder"):
         export(tmp_path, tmp_path / "out")
     (tmp_path / "config.yaml").write_text("output: x\n")
     with pytest.raises(UserError, match="is there already"):

@@ -36,20 +36,18 @@ def die_while_filling(final: Path, name: str) -> None:
 # --- folders -------------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_gets_its_name_when_it_is_whole(tmp_path: Path) -> None:
-    with atomic_folder(tmp_path / "made") as folder:
-        (folder / "a").write_text("a")
-        assert not (tmp_path / "made").exists()
+def test_a_folder_gets_its_name_when_it_is_whole_and_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        with atomic_folder(tmp_path / "made") as folder:
+            (folder / name).write_text(name)
+            assert (tmp_path / "made").exists() == (name == "new")
     assert names(tmp_path) == {"made"}
-    assert names(tmp_path / "made") == {"a"}
+    assert names(tmp_path / "made") == {"new"}
 
 
-def test_a_writer_that_dies_leaves_nothing(tmp_path: Path) -> None:
+def test_a_writer_that_dies_leaves_what_was_there_before(tmp_path: Path) -> None:
     die_while_filling(tmp_path / "made", "a")
     assert names(tmp_path) == set()
-
-
-def test_a_writer_that_dies_leaves_the_folder_before_it(tmp_path: Path) -> None:
     with atomic_folder(tmp_path / "made") as folder:
         (folder / "old").write_text("old")
     die_while_filling(tmp_path / "made", "new")

@@ -191,11 +191,6 @@ def test_a_kill_while_forgetting_loses_no_measure(tmp_path: Path, monkeypatch: p
     assert [m["step"] for m in run.metrics()] == [1, 2, 3, 4, 5]
 
 
-def test_rollout_files_are_named_by_step(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
-    assert run.rollouts(3) == tmp_path / "rollouts" / "step-3.jsonl"
-
-
 # --- checkpoints ---------------------------------------------------------------------------------------------------
 
 

@@ -66,8 +66,8 @@ def test_what_may_be_a_hub_name_is_asked_for_once_and_said_in_one_line(name: str
         with pytest.raises(UserError) as caught:
             load(name)
         assert str(caught.value) == (
-            f"{what} {name!r} is no folder here and not in the hub's cache ({offline / 'cache'}), and HF_HUB_OFFLINE "
-            "is set; give a folder, or fetch it once while online"
+            f"{what} {name!r} is not a folder here and not in the hub's cache ({offline / 'cache'}), and "
+            "HF_HUB_OFFLINE is set; give a folder, or fetch it once while online"
         )
     with pytest.raises(UserError, match=rf"server\.tokenizer '{name}' cannot be loaded .* HF_HUB_OFFLINE is set"):
         open_tokenizer(ServerSettings(url="http://localhost:1", tokenizer=name))
@@ -82,7 +82,8 @@ def test_a_failed_fetch_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError) as caught:
         load_tokenizer("some-org/some-model")
     assert str(caught.value) == (
-        "model 'some-org/some-model' is no folder here and cannot be fetched from the hub (Name or service not known)"
+        "model 'some-org/some-model' is not a folder here and cannot be fetched from the hub "
+        "(Name or service not known)"
     )
 
 
@@ -99,7 +100,7 @@ def test_only_the_weights_that_the_index_names_are_fetched(tmp_path: Path, monke
     assert asked[-1][-1] == "m-1.safetensors"
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "pytorch_model.bin"}}))
     asked.clear()
-    with pytest.raises(UserError, match=r"'pytorch_model\.bin', which are no safetensors"):
+    with pytest.raises(UserError, match=r"'pytorch_model\.bin', which are not safetensors"):
         model_folder("org/pickled")
     assert not any("pytorch_model.bin" in patterns for patterns in asked)
 

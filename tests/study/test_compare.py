@@ -41,8 +41,8 @@ def test_arms_are_compared_in_pairs_of_one_seed() -> None:
     assert section.unit == "seeds"
     rows = {row.arm: row for row in section.rows}
     assert list(rows) == ["(start)", "outcome", "both"]
-    assert rows["both"].by_measure["em@2"].mean == pytest.approx(0.7)
-    assert (rows["both"].by_measure["em@2"].low, rows["both"].by_measure["em@2"].high) == (0.6, 0.8)
+    assert rows["both"].by_metric["em@2"].mean == pytest.approx(0.7)
+    assert (rows["both"].by_metric["em@2"].low, rows["both"].by_metric["em@2"].high) == (0.6, 0.8)
     assert rows["outcome"].against == {}
     found = rows["both"].against["em@2"]
     # differences .1, .2, .3
@@ -71,7 +71,7 @@ def test_rl_seeds_of_one_start_are_averaged_before_seeds_are_compared() -> None:
     (section,) = sections(done, "outcome")
     both_row = next(row for row in section.rows if row.arm == "both")
     assert section.unit == "seeds"
-    assert both_row.by_measure["em@2"].units == 2
+    assert both_row.by_metric["em@2"].units == 2
     assert both_row.against["em@2"].questions == 2  # .5 − .3 and .7 − .5
     assert both_row.against["em@2"].low == pytest.approx(0.2)
 
@@ -97,8 +97,8 @@ def test_several_numbers_of_objectives_have_their_mean_beside_them() -> None:
     (section,) = sections(done, "outcome")
     assert [measure.name for measure in section.compared] == ["em@2", "em@10", "em"]
     outcome, both = section.rows
-    assert outcome.by_measure["em"].mean == pytest.approx(0.4)
-    assert both.by_measure["em"].mean is None  # not known is not 0
+    assert outcome.by_metric["em"].mean == pytest.approx(0.4)
+    assert both.by_metric["em"].mean is None  # not known is not 0
     assert both.against["em@10"].questions == 0
 
 

@@ -113,7 +113,7 @@ def test_only_some_arms(tmp_path: Path) -> None:
     [
         ({"base": "quikstart"}, r"start start: no recipe or file 'quikstart'; did you mean 'quickstart'"),
         ({"arms": {}}, "arms are names with settings"),
-        ({"arms": {"a/b": []}}, "'a/b' is no name"),
+        ({"arms": {"a/b": []}}, "'a/b' is not a name"),
         ({"arms": {"a": ["rl.stepps=3"]}}, r"arm a from start start: rl: unknown key 'stepps'; did you mean 'steps'"),
         ({"arms": {"a": {"rl.steps": 3}}}, r"arms\.a: write a list of KEY=VALUE"),
         ({"arms": {"a": ["sft.steps=3"]}}, "arm a sets sft.steps, but RL begins from a start that is trained once"),
@@ -123,7 +123,7 @@ def test_only_some_arms(tmp_path: Path) -> None:
         ({"arms": {"a": ["rl.steps=0"]}}, "rl.steps is 0, so the arm would be its start"),
         ({"arms": {"a": [], "b": []}}, "b from start, seed 0 is the same run as a from start, seed 0"),
         ({"arms": {"a": ["reward=nowhere_to_be_found:f"]}}, "arm a from start start: reward: module"),
-        ({"baseline": "bothh"}, "baseline 'bothh' is no arm; did you mean 'both'"),
+        ({"baseline": "bothh"}, "baseline 'bothh' is not an arm; did you mean 'both'"),
         ({"seeds": []}, "seeds are a list of whole numbers"),
         ({"seeds": [1, 1]}, "names a seed twice"),
         ({"seed": [1]}, "unknown key 'seed'; did you mean 'seeds'"),

@@ -113,7 +113,7 @@ def test_a_dry_run_lists_and_does_nothing(tmp_path: Path, told: Told) -> None:
 def test_a_foreign_folder_is_left_alone(tmp_path: Path, told: Told) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("mine", encoding="utf-8")
-    with pytest.raises(UserError, match="no study's"):
+    with pytest.raises(UserError, match="do not belong to a study"):
         study(tmp_path)
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["thesis.tex"]
     assert told.asked == []

@@ -160,5 +160,5 @@ def test_a_search_tool_needs_no_description(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("tools", ["search,search", "access,search,access", "a:B,a:B"])
 def test_a_tool_named_twice_is_refused_with_the_settings(tools: str) -> None:
-    with pytest.raises(ConfigError, match="stands twice; name it once"):
+    with pytest.raises(ConfigError, match="is given twice; name it once"):
         resolve(None, [f"agent.tools=[{tools}]"])

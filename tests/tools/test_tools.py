@@ -157,14 +157,6 @@ def test_a_long_page_is_cut() -> None:
     assert access("u", Library([page]), max_page_chars=10).passages == ("t\n" + "x" * 10,)
 
 
-def test_a_result_has_a_short_form_for_later_turns() -> None:
-    page = Document("1", "t", "x" * 1000, "u")
-    assert search("q", Library([page]), short_passage_chars=3).short == ("[1] t\nxxx",)
-    assert search("q", Library([page]), short_passage_chars=30, max_passage_chars=2).short == ("[1] t\nxx",)
-    assert access("u", Library([page]), short_page_chars=0).short == ("t\n",)
-    assert search("q", Library([])).short is None
-
-
 # --- failing servers -----------------------------------------------------------------------------------------------
 
 

@@ -218,7 +218,7 @@ def test_a_host_whose_name_service_fails(web: FakeWeb) -> None:
 def test_a_redirect_to_what_is_no_url(web: FakeWeb) -> None:
     for target in ("http://[::1", "http://xn--/", "http://a:b:c/"):
         web.pages["/"] = Reply(302, headers={"location": target})
-        with pytest.raises(BadCall, match="no url"):
+        with pytest.raises(BadCall, match="not a url"):
             reader(web).read(web.url("/"))
 
 

@@ -24,7 +24,7 @@ from mempo.storage.run_folder import RunFolder
 from mempo.train.advantages import AdvantageBatch, Advantages
 from mempo.train.batch import advantages_by_turn, training_rows
 from mempo.train.rl import RlSetup
-from mempo.train.score_batch import ScoredBatch
+from mempo.train.score_batch import ScoredBatch, Scoring
 from tests.tiny import Scripted, make_agent, make_tokenizer, said, tiny_llama
 
 TOKENIZER = make_tokenizer()
@@ -125,16 +125,21 @@ def setup(
     memory: MemorySettings | None = None,
     seed: int = 0,
 ) -> RlSetup:
-    policy = policy or tiny_llama(TOKENIZER)
+    policy, agent_of = policy or tiny_llama(TOKENIZER), agent_of or agent()
     return RlSetup(
         questions=asked,
-        agent=agent_of or agent(),
+        agent=agent_of,
         sampler=sampler,
         scorer=LocalScorer(policy),
         updater=Updater(policy, OptimSettings(lr=1e-2), loss, reference),
-        outcome=OutcomeSettings(format_gate=False),
-        memory=memory or MemorySettings(),
-        advantages=AdvantageSettings(),
+        scoring=Scoring(
+            outcome=OutcomeSettings(format_gate=False),
+            memory=memory or MemorySettings(),
+            advantages=AdvantageSettings(),
+            tokenizer=TOKENIZER,
+            window_tokens=policy.window,
+            grammar=agent_of.grammar,
+        ),
         seed=seed,
     )
 

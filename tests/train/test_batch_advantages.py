@@ -12,7 +12,7 @@ from mempo.config.rewards import MemorySettings
 from mempo.config.train import AdvantageSettings
 from mempo.rollout.interfaces import ToolErrorKind, ToolResult
 from mempo.rollout.trajectory import Trajectory, rows_of
-from mempo.train.advantages import AdvantageFunction, batch_advantages, group_advantages, note_slots
+from mempo.train.advantages import AdvantageFunction, batch_advantages, note_slots
 from mempo.train.own_advantages import own_advantages
 from tests.train.fakes import PLAIN_ADVANTAGES, PLAIN_MEMORY, advantage_batch, played, questions, token_values
 
@@ -62,18 +62,6 @@ def test_the_baseline_counts_rollouts_and_not_rows() -> None:
     assert [values(made, i) for i in range(4)] == [{0.5}, {-0.5}, {0.5}, {-0.5}]
 
 
-def test_every_sampled_token_of_every_turn_has_the_advantage_of_its_rollout() -> None:
-    trajectories = group(3, 3)
-    made = assigned(trajectories, [1.0, 0.0])
-    for trajectory, by_turn in zip(trajectories, made.tokens, strict=True):
-        assert {t: len(found) for t, found in by_turn.items()} == {
-            turn.index: len(turn.generated_ids) for turn in trajectory.turns
-        }
-        rows = [row.spread(by_turn) for row in rows_of(trajectory)]
-        assert sum(value != 0 for row in rows for value in row) == trajectory.generated_tokens
-    assert [values(made, i) for i in range(2)] == [{0.5}, {-0.5}]
-
-
 def test_groups_do_not_mix() -> None:
     trajectories = group(1, 1) + group(1, 1, place=1)
     made = assigned(trajectories, [1.0, 0.0, 5.0, 3.0], size=2)
@@ -96,18 +84,6 @@ def test_a_whole_group_without_scores_is_silent() -> None:
     made = assigned([played(ASKED, 3, i, result=failing) for i in range(2)], [None, None])
     assert made.tokens == []
     assert made.metrics["advantages/zero_spread_groups"] is None  # there was no group to look at
-
-
-def test_the_note_has_its_own_advantage_on_top_and_nothing_else_has() -> None:
-    trajectories = group(2, 2)
-    made = assigned(trajectories, [1.0, 0.0], [{1: 0.9}, {1: 0.1}])
-    for trajectory, by_turn, outcome, memory in zip(trajectories, made.tokens, (0.5, -0.5), (0.4, -0.4), strict=True):
-        assert set(by_turn[0]) == {outcome}
-        turn = trajectory.turns[1]
-        assert turn.note_span is not None
-        start, stop = turn.note_span
-        assert by_turn[1][start:stop] == pytest.approx([outcome + memory] * (stop - start))
-        assert by_turn[1][:start] + by_turn[1][stop:] == [outcome] * (len(by_turn[1]) - (stop - start))
 
 
 def test_a_good_note_in_a_group_that_all_failed_still_earns_its_own() -> None:
@@ -225,16 +201,3 @@ def test_groups_that_only_notes_pay_are_counted() -> None:
     equal: list[Mapping[int, float | None]] = [{1: 0.3}, {1: 0.3}]  # pays nothing at all
     made = assigned(trajectories, [0.0, 0.0, 1.0, 0.0, 0.0, 0.0], [*paid, *paid, *equal], size=2)
     assert made.metrics["advantages/memory_only_groups"] == pytest.approx(1 / 3)
-
-
-def test_the_drift_of_late_notes_is_gone_with_a_pool_per_turn() -> None:
-    """Raw means of -0.10, -0.22, -0.33 at turns 2, 3, 4 with 16 rollouts and a std of 0.13."""
-    means, spread = {1: -0.10, 2: -0.22, 3: -0.33}, 0.089  # within a turn; with the drift between them 0.13 in all
-    rewards = [{turn: mean + (spread if i % 2 else -spread) for turn, mean in means.items()} for i in range(16)]
-
-    def by_turn(pool: Any) -> list[float]:
-        made = group_advantages([0.0] * 16, rewards, AdvantageSettings(), MemorySettings(**CONSTANT, pool=pool))
-        return [sum(rollout[turn] for rollout in made.memory) / 16 for turn in means]
-
-    assert by_turn("question") == pytest.approx([0.90, -0.03, -0.87], abs=0.03)
-    assert by_turn("turn") == pytest.approx([0.0, 0.0, 0.0], abs=1e-9)

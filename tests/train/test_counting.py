@@ -102,9 +102,9 @@ def step(batch: Batch, size: int, updates: int = 1, loss: LossSettings | None = 
     """A step of the local engine, from scores to weights."""
     policy = tiny_llama(TOKENIZER)
     made = setup(Speaker(wandering), questions(4), policy)
-    memory = made.memory.model_copy(update={"min_pool": 2, "fade_batches": None})
+    memory = made.scoring.memory.model_copy(update={"min_pool": 2, "fade_batches": None})
     scoring = dataclasses.replace(
-        made.scoring(True),
+        made.scoring,
         outcome=OutcomeSettings(format_gate=False, score="own:score", **outcome),
         custom_score=own_score,
         memory=memory,
@@ -112,7 +112,7 @@ def step(batch: Batch, size: int, updates: int = 1, loss: LossSettings | None = 
     scorer = Recorder(LocalScorer(policy))
     scored = score_batch(scoring, [question for question, _ in batch], [trajectory for _, trajectory in batch], scorer)
     counted = scored.counted(size)
-    advantages = batch_advantages(counted, made.advantages, memory)
+    advantages = batch_advantages(counted, scoring.advantages, memory)
     rows = training_rows(counted, advantages)
     updater = Updater(policy, OptimSettings(), loss, tiny_llama(TOKENIZER, seed=3) if loss else None)
     how = settings(
@@ -201,16 +201,15 @@ def test_a_step_in_which_none_counts_stops_with_the_causes(batch: Batch, message
 def test_questions_without_gold_stop_a_step_by_name_of_the_cause() -> None:
     made = setup(Speaker(wandering), questions(1))
     asked, trajectory = said(0, "Paris")[0]
-    outcomes = made.scoring(True).outcomes([dataclasses.replace(asked, gold=None)] * 2, [trajectory] * 2)
+    outcomes = made.scoring.outcomes([dataclasses.replace(asked, gold=None)] * 2, [trajectory] * 2)
     with pytest.raises(UserError, match="2 belong to questions without a gold answer"):
         refuse_nothing_counted([trajectory] * 2, outcomes)
 
 
 def test_saved_rollouts_say_why_they_do_not_count(tmp_path: Path) -> None:
     made = setup(Speaker(wandering), questions(4), agent_of=agent(max_turns=5))
-    made = dataclasses.replace(
-        made, outcome=OutcomeSettings(format_gate=False, score="own:score"), custom_score=own_score
-    )
+    own = {"outcome": OutcomeSettings(format_gate=False, score="own:score"), "custom_score": own_score}
+    made = dataclasses.replace(made, scoring=dataclasses.replace(made.scoring, **own))
     run = run_folder(tmp_path)
     train_rl(made, settings(questions_per_step=4), run, quiet())
     (metrics,) = run.metrics()

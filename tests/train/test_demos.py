@@ -23,7 +23,7 @@ from mempo.rollout.context import make_context
 from mempo.rollout.protocol import TurnGrammar, format_violations
 from mempo.rollout.question import Question
 from mempo.rollout.render import Renderer
-from mempo.rollout.trajectory import StopReason, rows_of
+from mempo.rollout.trajectory import StopReason
 from mempo.tools.search import SearchTool
 from mempo.train.expert_rollouts import Demo, SearchExpert, encode_turn, plan_of, play
 from tests.tiny import make_tokenizer
@@ -200,12 +200,6 @@ def test_answers_say_what_each_note_allows(index: Bm25Index) -> None:
         assert demo.answers[-1] == demo.trajectory.answer
         middle = [answer for answer in demo.answers[1:-1] if answer]
         assert all("unknown" in answer for answer in middle)
-
-
-@pytest.mark.parametrize(("context", "rows"), [("full", 1), ("memory", None)])
-def test_demonstrations_make_rows_as_the_context_does(index: Bm25Index, context: str, rows: int | None) -> None:
-    for demo in demos(index, context, 2, count=2):
-        assert len(rows_of(demo.trajectory)) == (rows or len(demo.trajectory.turns))
 
 
 def test_what_a_page_says_cannot_smuggle_a_tag_into_a_demonstration() -> None:

@@ -24,7 +24,7 @@ GOOD, BAD = {"update/not_finite": 0.0}, {"update/not_finite": 1.0}
 
 
 def spoil_from(policy: Policy, step: int, run: RunFolder) -> None:
-    """From that step on, what the policy says is no number."""
+    """From that step on, what the policy says is not a number."""
 
     def spoil(module: torch.nn.Module, inputs: object, output: torch.Tensor) -> torch.Tensor:
         return output * math.nan if len(run.metrics()) >= step - 1 else output

@@ -47,14 +47,6 @@ def test_the_memory_context_trains_a_row_per_turn(tmp_path: Path) -> None:
     assert missing == []
 
 
-def test_the_full_context_trains_a_row_per_rollout(tmp_path: Path) -> None:
-    folder = run(tmp_path / "run", *SHORT, "agent.context=full", "limits.max_context_tokens=900")
-    for line in metrics(folder, "rl"):
-        assert line["rows"] == line["rollouts"] == 8
-        assert line["turns"] > 1
-    assert changed(folder)
-
-
 def test_a_reference_and_the_order_of_questions_survive_a_kill_between_two_passes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

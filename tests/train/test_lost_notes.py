@@ -1,4 +1,4 @@
-"""Lost notes in their pools, and fading: by hand, and against plain loops."""
+"""Lost notes in their pools, and fading, by hand; `test_pools.py` has them against plain loops."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mempo.config import completed, resolve
 from mempo.config.rewards import MemorySettings
@@ -48,54 +46,6 @@ from tests.train.small import quiet
 
 Rewards = Sequence[Mapping[int, float | None]]
 
-# --- pools with lost notes -------------------------------------------------------------------------------------------
-
-
-def naive(rewards: Rewards, lost: Sequence[set[int]], min_pool: int) -> list[dict[int, float]]:
-    """Every note for itself, in plain loops; a lost one is worth 0, or the least of its pool."""
-
-    def mates(fits: Any) -> list[tuple[int, int]]:
-        keys = [(i, t) for i, by_turn in enumerate(rewards) for t, r in by_turn.items() if r is not None]
-        return [key for key in [*keys, *((i, t) for i, turns in enumerate(lost) for t in turns)] if fits(*key)]
-
-    def worth(keys: list[tuple[int, int]]) -> dict[tuple[int, int], float]:
-        found = {(i, t): rewards[i][t] for i, t in keys if t not in lost[i]}
-        least = min([0.0, *(r for r in found.values() if r is not None)])
-        return {key: least if (r := found.get(key)) is None else r for key in keys}
-
-    out: list[dict[int, float]] = [{} for _ in rewards]
-    for i, turn_index in mates(lambda *_: True):
-        of_turn = mates(lambda j, t: t == turn_index)  # noqa: B023
-        pool = worth(of_turn if len(of_turn) >= min_pool else mates(lambda *_: True))
-        if len(pool) < 2:
-            continue
-        values = list(pool.values())
-        mean = sum(values) / len(values)
-        if len(set(values)) < 2:
-            out[i][turn_index] = 0.0
-            continue
-        std = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1))
-        out[i][turn_index] = (pool[i, turn_index] - mean) / (std + 1e-6)
-    return out
-
-
-@st.composite
-def groups(draw: st.DrawFn) -> tuple[Rewards, list[set[int]]]:
-    value = st.none() | st.integers(-8, 8).map(lambda n: n / 8)
-    rewards = draw(st.lists(st.dictionaries(st.integers(1, 3), value, max_size=3), min_size=1, max_size=8))
-    return rewards, [draw(st.sets(st.integers(1, 3).filter(lambda t, row=row: t not in row))) for row in rewards]
-
-
-@given(groups(), st.integers(2, 5))
-def test_pools_agree_with_plain_loops(group: tuple[Rewards, list[set[int]]], min_pool: int) -> None:
-    rewards, lost = group
-    made = memory_advantages(rewards, min_pool=min_pool, lost=lost, lowest=0.0)
-    assert made.by_rollout == [pytest.approx(row, rel=1e-6, abs=1e-8) for row in naive(rewards, lost, min_pool)]
-    notes = sum(len(row) for row in rewards) + sum(map(len, lost))
-    assert made.given + made.small_pools + made.no_reward == notes
-    assert made.lost == sum(t in made.by_rollout[i] for i, turns in enumerate(lost) for t in turns)
-
-
 # --- lost notes ----------------------------------------------------------------------------------------------------
 
 
@@ -124,7 +74,7 @@ def test_the_lowest_value_there_is(rewards: list[float], lowest: float, value: f
 def test_notes_that_are_all_lost_tell_nothing_apart() -> None:
     assert memory_advantages([{}] * 4, lost=[(1,)] * 4, lowest=0.0).by_rollout == [{1: 0.0}] * 4
     unknown = memory_advantages([{}] * 4, lost=[(1,)] * 4)
-    assert (unknown.by_rollout, unknown.no_reward) == ([{}] * 4, 4)
+    assert (unknown.by_rollout, unknown.no_signal) == ([{}] * 4, 4)
 
 
 @pytest.mark.parametrize(
@@ -173,10 +123,10 @@ def test_nothing_is_gained_by_losing_a_note() -> None:
     asked = questions(1) * 4
 
     def result(memory: MemorySettings) -> tuple[ScoredBatch, Advantages, list[dict[int, list[float]]]]:
-        scoring = dataclasses.replace(made.scoring(True), memory=memory)
+        scoring = dataclasses.replace(made.scoring, memory=memory)
         scored = score_batch(scoring, asked, played, LocalScorer(policy))
         batch = scored.counted(4)
-        advantages = batch_advantages(batch, made.advantages, memory)
+        advantages = batch_advantages(batch, made.scoring.advantages, memory)
         return scored, advantages, token_values(batch, advantages)
 
     _, before, _ = result(MemorySettings(min_pool=2, lost_notes="ignored", fade_batches=None))

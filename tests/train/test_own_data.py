@@ -315,7 +315,7 @@ def test_what_infrastructure_failed_is_kept_apart_and_made_again(tmp_path: Path)
 
 def test_rollouts_that_cannot_be_used_are_one_line(tmp_path: Path) -> None:
     missing = configured(tmp_path, BARE, f"sft.rollouts={tmp_path / 'nowhere'}")
-    with pytest.raises(UserError, match="is no folder of mempo eval"):
+    with pytest.raises(UserError, match="is not a folder of mempo eval"):
         demonstrated(missing, tmp_path)
     config = configured(tmp_path, BARE[1:2], f"sft.rollouts={tmp_path / 'teacher'}")
     collected(tmp_path, tmp_path / "teacher", config)

@@ -37,22 +37,6 @@ def policy_of(tokenizer: Tokenizer, seed: int = 0) -> Policy:
 # --- the tokenizer -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        " ",
-        "capital of France: Paris\ncapital of Peru: Lima",
-        "🦊👩‍👩‍👧 東京 Zürich e\u0301",
-        "a\tb\r\nc\u2028d\x00e",
-        "  two  spaces  ; ; :: 12 12  of of ",
-        "Ġ Ċ <pad >",
-    ],
-)
-def test_any_text_comes_back(text: str) -> None:
-    assert TOKENIZER.decode(TOKENIZER.encode_untrusted(text)) == text
-
-
 @given(st.text())
 def test_really_any_text_comes_back(text: str) -> None:
     ids = TOKENIZER.encode_untrusted(text)

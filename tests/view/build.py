@@ -54,29 +54,14 @@ def played(
 
 def facts(**more: Any) -> dict[str, Any]:
     """What a run writes beside a rollout."""
+    base = {"p_baseline": 0.5, "p_baseline_raw": 0.5}
     notes = [
-        {
-            "turn": 1,
-            "p_mem": 0.25,
-            "p_baseline": 0.5,
-            "r": -0.25,
-            "p_mem_raw": 0.25,
-            "p_baseline_raw": 0.5,
-            "advantage": -1.0,
-        },
-        {
-            "turn": 2,
-            "p_mem": 0.75,
-            "p_baseline": 0.5,
-            "r": 0.25,
-            "p_mem_raw": 0.75,
-            "p_baseline_raw": 0.5,
-            "advantage": 1.0,
-        },
+        {"turn": turn, "p_mem": p, "p_mem_raw": p, "r": p - 0.5, "advantage": advantage, **base}
+        for turn, p, advantage in ((1, 0.25, -1.0), (2, 0.75, 1.0))
     ]
     made = {"question": QUESTION, "gold": GOLD, "score": 1.0, "em": 1.0, "is_error": False, "violations": {}}
     made |= {"num_turns": 3, "tool_errors": 0, "actions": {"search": 2, "answer": 1}, "note_tokens": [9, 15]}
-    return {**made, "notes": notes, "advantage": 0.5, "advantage_at": {"0": 0.5, "1": 0.5, "2": 0.5}, **more}
+    return {**made, "notes": notes, "advantage": 0.5, **more}
 
 
 def make_run(

@@ -164,11 +164,16 @@ def _rename_questions(run: Path) -> None:
     file.write_text("".join(json.dumps({**line, "question_id": f"q{n}"}) + "\n" for n, line in enumerate(lines)))
 
 
-def test_a_rollout_that_is_not_there_is_not_found(client: TestClient) -> None:
-    for page in ("/run/0/step-1/rollout/99", "/run/0/step-1/question/1", "/run/0/step-2/", "/run/1/step-1/"):
-        assert "no such page" in read(client, page, 404)
-    for page in ("/run/x/config", f"/run/0/step-1/rollout/{'9' * 80}", "/run/0/step-1/?start=x"):
-        assert "no such page" in read(client, page, 404)
+NO_PAGES = (
+    *("/run/0/step-1/rollout/99", "/run/0/step-1/question/1", "/run/0/step-2/", "/run/1/step-1/", "/run/x/config"),
+    *(f"/run/0/step-1/rollout/{'9' * 80}", "/run/0/step-1/rollout/x", "/run/0/step-1/rollout/-1"),
+    "/run/0/step-1/?start=x",
+)
+
+
+@pytest.mark.parametrize("page", NO_PAGES)
+def test_an_address_of_nothing_is_a_page_too(client: TestClient, page: str) -> None:
+    assert "no such page" in read(client, page, 404)
 
 
 @pytest.mark.parametrize("filtered", ["", "filter=right&", "text=Paris&"])
@@ -180,15 +185,6 @@ def test_a_page_behind_all_pages_is_empty(client: TestClient, filtered: str) -> 
 def test_a_note_of_no_turn_is_not_shown(turn: Any) -> None:
     views = turn_views(played(), facts(notes=[{"turn": turn, "p_mem": 0.5}]), {}, TOKENIZER)
     assert all(name != "P(mem)" for view in views for name, _, _ in view.numbers)
-
-
-@pytest.mark.parametrize("page", ["/run/0/step-1/rollout/x", "/run/0/step-1/rollout/-1"])
-def test_an_address_that_is_none_of_ours_is_a_page_too(client: TestClient, page: str) -> None:
-    assert "no such page" in read(client, page, 404)
-
-
-def test_a_list_ends_where_it_ends(client: TestClient) -> None:
-    read(client, f"/run/0/step-1/?start={10**30}")
 
 
 def test_damage_is_said_and_does_not_spread(tmp_path: Path) -> None:
@@ -232,11 +228,19 @@ def test_curves_are_those_of_the_measures(tmp_path: Path) -> None:
     assert charts["score"]["series"] == [{"run": 0, "x": [1, 2], "y": [0.5, 1.0]}]
     assert charts["rollouts that answered"]["series"][0]["y"] == [0.75, 0.75]
     assert "SFT loss" not in charts
-    many = [{"stage": "rl", "step": n, "score": None if n == 7 else n} for n in range(1, 4001)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "first", "count"),
+    [(2999, [1, 2], 2998), (4000, [1, 3], 2000), (4001, [2, 4], 2000), (7000, [3, 8], 1750)],
+)
+def test_a_long_curve_is_thinned_and_keeps_the_newest_step(
+    tmp_path: Path, steps: int, first: list[int], count: int
+) -> None:
+    many = [{"stage": "rl", "step": n, "score": None if n == 7 else n} for n in range(1, steps + 1)]
     long = make_run(tmp_path / "long", metrics=many)
     xs = curves([ViewedFolder(long)])["sections"][0]["charts"][0]["series"][0]["x"]
-    assert xs[:4] == [1, 3, 5, 8]
-    assert len(xs) == 2000
+    assert (xs[:2], xs[-1], len(xs)) == (first, steps, count)
 
 
 def test_news_are_told_by_version(client: TestClient, run: Path) -> None:

@@ -76,16 +76,6 @@ def test_one_rollout_is_told_once(tmp_path: Path) -> None:
     assert [told.why for told in telling(ViewedFolder(lone))] == ["right, with the best note"]
 
 
-def test_a_note_of_no_probability_is_a_bad_note(tmp_path: Path) -> None:
-    """P 0 is not the same as no P."""
-    rollouts = []
-    for i, (p, tokens) in enumerate([(0.9, 5), (0.0, 5), (0.8, 99)]):
-        notes = [{"turn": 2, "p_mem": p, "r": p, "p_mem_raw": p}]
-        rollouts.append((played(rollout=i), facts(notes=notes, note_tokens=[tokens])))
-    found = [(told.why, told.row.rollout) for told in telling(ViewedFolder(make_run(tmp_path / "run", rollouts)))]
-    assert ("right although the note was bad", 1) in found
-
-
 def test_only_reports_are_written_over(run: Path) -> None:
     file = run / "report.html"
     file.write_text("<p>mine</p>")

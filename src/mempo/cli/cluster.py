@@ -7,15 +7,11 @@ from typing import Annotated
 
 import typer
 
-from mempo.cli.completing import keys
-from mempo.cli.policy import Overrides, Source, console
+from mempo.cli.policy import Force, Out, Overrides, Quiet, Source, console, key_values
 
 cluster_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Train on verl and Ray (docs/cluster.md).")
 
 
-Force = Annotated[
-    bool, typer.Option("--force", help="Replace what mempo made there; files of others are kept, as NAME.kept.")
-]
 Address = Annotated[
     str | None,
     typer.Option("--address", help="A Ray cluster that runs already: auto, host:6379, ray://host:10001."),
@@ -49,6 +45,7 @@ def launch(
     skip_checks: Annotated[
         bool, typer.Option("--skip-checks", help="Do not look at versions, GPUs and services before.")
     ] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train with reinforcement learning on verl.
 
@@ -69,7 +66,7 @@ def launch(
     from mempo.cluster.launch import launch as run_launch
     from mempo.view.report import reported
 
-    screen = console()
+    screen = console(quiet)
     with reported(Path(resolved.config.output), screen):
         code = run_launch(resolved, screen, address=address, resume=resume, skip_checks=skip_checks)
         if code:
@@ -93,30 +90,27 @@ def convert(
         typer.Option("--own-run", help="The run was one of your own: load its shards, which are pickles."),
     ] = False,
     force: Force = False,
+    quiet: Quiet = False,
 ) -> None:
     """Turn a checkpoint of verl into a model folder for mempo eval."""
     from mempo.cluster.convert import convert as run_conversion
 
-    run_conversion(checkpoint, out, config, own_run, console(), force)
+    run_conversion(checkpoint, out, config, own_run, console(quiet), force)
 
 
 @cluster_app.command("sft-data")
 def sft_data(
-    source: Annotated[str, typer.Argument(help="A recipe, a YAML file, or a run folder.", show_default=False)],
-    out: Annotated[Path, typer.Option("--out", help="The folder to write.", show_default=False)],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE...", help="Settings that win over the file.", show_default=False, autocompletion=keys
-        ),
-    ] = None,
+    source: Source,
+    out: Out,
+    overrides: Overrides = None,
     force: Force = False,
+    quiet: Quiet = False,
 ) -> None:
     """Write demonstrations of the scripted expert for verl's SFT trainer, with a configuration that starts it."""
     from mempo.cluster.sft import write_sft_data
     from mempo.config import resolve
 
-    write_sft_data(resolve(source, overrides or ()).config, out, console(), force)
+    write_sft_data(resolve(source, overrides or ()).config, out, console(quiet), force)
 
 
 @cluster_app.command("plan")
@@ -126,11 +120,7 @@ def plan(
     ] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE...",
-            help="Numbers of the plan (docs/cluster.md), such as model=Qwen2.5-7B gpus=8 turns=5.",
-            show_default=False,
-        ),
+        key_values("Numbers of the plan (docs/cluster.md), such as model=Qwen2.5-7B gpus=8 turns=5."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:

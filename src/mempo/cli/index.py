@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from mempo.cli.policy import Out, Quiet, console, key_values
+from mempo.progress import stages
 from mempo.storage.stopping import stoppable
 
 index_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Build an index of a corpus, or describe one."
 )
-
-_LINE_EVERY_S = 10.0
 
 
 @index_app.command("build")
@@ -28,21 +25,18 @@ def build(
     corpus: Annotated[
         Path, typer.Argument(help="A corpus file: jsonl, TSV, CSV or parquet, also gzip or zst.", show_default=False)
     ],
-    out: Annotated[Path, typer.Option("--out", help="The folder to write.", show_default=False)],
+    out: Out,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE...",
-            help="Settings (docs/retrieval.md), such as kind=dense encoder=minilm dense.factory=SQ8.",
-            show_default=False,
-        ),
+        key_values("Settings (docs/retrieval.md), such as kind=dense encoder=minilm dense.factory=SQ8."),
     ] = None,
     force: Annotated[
         bool,
         typer.Option("--force", help="Replace another index; build although memory is short or a file disagrees."),
     ] = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Build an index of a corpus; a build that was killed goes on where it stopped (docs/retrieval.md)."""
+    """Build an index of a corpus; a killed build resumes where it stopped (docs/retrieval.md)."""
     from mempo.config.overrides import settings_from
     from mempo.config.retrieval import BuildSettings
 
@@ -50,12 +44,14 @@ def build(
     from mempo.retrieval.build import build_index
 
     began = time.monotonic()
-    kept = "vectors that are made are kept: the same command goes on; what stood in --out is as it was"
-    with stoppable(lambda: kept), _progress() as report:
+    screen = console(quiet, stderr=True)
+    kept = "finished vectors are kept: the same command resumes; --out is unchanged"
+    with stoppable(lambda: kept), stages(screen, "document") as report:
         built = build_index(corpus, out, settings, report, force)
-    typer.echo(
-        f"{len(built.corpus)} documents are indexed in {out} ({settings.kind}, {time.monotonic() - began:.0f} s)"
-    )
+    if not quiet:
+        typer.echo(
+            f"{len(built.corpus)} documents are indexed in {out} ({settings.kind}, {time.monotonic() - began:.0f} s)"
+        )
 
 
 @index_app.command("info")
@@ -79,8 +75,7 @@ def info(
     table = Table(show_header=False)
     for key, value in rows.items():
         table.add_row(key, json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value or '""')
-    screen = Console()
-    (screen if screen.is_terminal else Console(width=120)).print(table, markup=False)
+    console().print(table, markup=False)
     typer.echo(memory_need(index).line())
 
 
@@ -93,34 +88,3 @@ def _flat(parameters: Mapping[str, Any], before: str = "") -> dict[str, Any]:
         else:
             found[f"{before}{key}"] = value
     return found
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar for each stage on a terminal, now and then a line elsewhere; both on stderr."""
-    screen = Console(stderr=True)
-    if not screen.is_terminal:
-        yield _Lines(screen)
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=screen) as bars:
-        tasks: dict[str, Any] = {}
-
-        def report(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=total)
-            bars.update(tasks[stage], completed=done, total=total)
-
-        yield report
-
-
-class _Lines:
-    def __init__(self, screen: Console) -> None:
-        self._screen = screen
-        self._last = time.monotonic()
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self._last >= _LINE_EVERY_S:
-            self._last = now
-            self._screen.print(f"{stage} {done}/{total}", highlight=False, markup=False)

@@ -14,19 +14,25 @@ from mempo.cli.cluster import cluster_app
 from mempo.cli.index import index_app
 from mempo.cli.policy import (
     ConfigFile,
+    Force,
     Model,
+    OptionalSource,
+    Out,
     Overrides,
+    Quiet,
     Served,
     ServedModel,
     Server,
     Source,
     Tokenizer,
     console,
+    key_values,
     named_policy,
 )
 from mempo.cli.view import view
 from mempo.config.addresses import masked
 from mempo.errors import UserError
+from mempo.progress import say
 from mempo.storage.stopping import quiet_interrupt, stoppable
 
 app = typer.Typer(
@@ -46,10 +52,6 @@ Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in the ou
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Load what import paths name, print the resolved configuration, and stop.")
 ]
-Out = Annotated[Path, typer.Option("--out", help="The folder to write.", show_default=False)]
-Force = Annotated[
-    bool, typer.Option("--force", help="Replace what mempo made there; files of others are kept, as NAME.kept.")
-]
 
 
 def _print_version(wanted: bool) -> None:
@@ -68,18 +70,22 @@ def root(
 
 
 @app.command()
-def train(source: Source, overrides: Overrides = None, resume: Resume = False, dry_run: DryRun = False) -> None:
+def train(
+    source: Source, overrides: Overrides = None, resume: Resume = False, dry_run: DryRun = False, quiet: Quiet = False
+) -> None:
     """Train an agent: demonstrations, SFT, reinforcement learning, evaluation, as the configuration says."""
-    _train(source, list(overrides or ()), resume, dry_run)
+    _train(source, list(overrides or ()), resume, dry_run, quiet)
 
 
 @app.command()
-def sft(source: Source, overrides: Overrides = None, resume: Resume = False, dry_run: DryRun = False) -> None:
+def sft(
+    source: Source, overrides: Overrides = None, resume: Resume = False, dry_run: DryRun = False, quiet: Quiet = False
+) -> None:
     """The cold start alone: `train` with rl.steps=0."""
-    _train(source, [*(overrides or ()), "rl.steps=0"], resume, dry_run)
+    _train(source, [*(overrides or ()), "rl.steps=0"], resume, dry_run, quiet)
 
 
-def _train(source: str, overrides: list[str], resume: bool, dry_run: bool) -> None:
+def _train(source: str, overrides: list[str], resume: bool, dry_run: bool, quiet: bool) -> None:
     from mempo.config import dump_with_origins, resolve
 
     resolved = resolve(source, overrides)
@@ -93,7 +99,7 @@ def _train(source: str, overrides: list[str], resume: bool, dry_run: bool) -> No
     from mempo.run.train import where_it_stands
     from mempo.view.report import reported
 
-    screen = console()
+    screen = console(quiet)
     with reported(Path(resolved.config.output), screen), stoppable(lambda: where_it_stands(resolved)):
         run_training(resolved, resume, screen)
 
@@ -115,17 +121,20 @@ def evaluate(
     questions: Annotated[
         int | None, typer.Option("--questions", min=1, help="Test questions per number of objectives.")
     ] = None,
-    samples: Annotated[int | None, typer.Option("--samples", min=1, help="Rollouts a question: Avg@k, Pass@k.")] = None,
+    samples: Annotated[
+        int | None, typer.Option("--samples", min=1, help="Rollouts of each question: Avg@k, Pass@k.")
+    ] = None,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave broken rows of question files out, and count them.")
     ] = False,
     retry_errors: Annotated[
-        bool, typer.Option("--retry-errors", help="Play rollouts again that failed for infrastructure reasons.")
+        bool, typer.Option("--retry-errors", help="Repeat rollouts that failed because a server or tool did.")
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="The folder of the evaluation; the same command goes on with it."),
+        typer.Option("--out", help="The folder of the evaluation; the same command resumes it."),
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Evaluate a policy, as one or several agents: how good, at what cost in tokens, with which notes."""
     from mempo.run.evaluate import default_out, evaluate_model, evaluate_server, played_so_far
@@ -139,7 +148,7 @@ def evaluate(
     served = Served(server, served_model, tokenizer)
     named = named_policy(model, overrides, config, served, more)
     resolved, path = named.resolved, named.path
-    screen = console()
+    screen = console(quiet)
     if path is None:
         served_name = resolved.config.server.model if resolved.config.server else None
         out = out or default_out(resolved, served_name or "server", named.run)
@@ -149,7 +158,7 @@ def evaluate(
         out = out or default_out(resolved, path, named.run)
         with reported(out, screen), stoppable(lambda: played_so_far(out)):
             evaluate_model(resolved, path, out, screen, retry_errors)
-    screen.print(f"everything is in {out}", highlight=False, markup=False, soft_wrap=True)
+    say(screen, f"everything is in {out}")
 
 
 Runs = Annotated[
@@ -171,12 +180,11 @@ def score(
         Path, typer.Argument(help="A folder of mempo eval, a training run, or a .jsonl file.", show_default=False)
     ],
     overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE...", help="Settings of reward.*, such as reward.normalization=search-r1."),
+        list[str] | None, key_values("Settings of reward.*, such as reward.normalization=search-r1.")
     ] = None,
     scores: Scores = "default",
     per_rollout: Annotated[
-        bool, typer.Option("--per-rollout", help="Also write scores/NAME.jsonl, a line a rollout.")
+        bool, typer.Option("--per-rollout", help="Also write scores/NAME.jsonl, one line for each rollout.")
     ] = False,
     judge: Annotated[
         str | None, typer.Option("--judge", help="An OpenAI-compatible server whose model judges the answers.")
@@ -188,6 +196,7 @@ def score(
         Path | None, typer.Option("--out", help="The folder for scores.json; default: that of the rollouts.")
     ] = None,
     force: Force = False,
+    quiet: Quiet = False,
 ) -> None:
     """Score saved rollouts again, with other metrics and without the policy."""
     from mempo.evaluate.rescore import scorers_of
@@ -196,7 +205,7 @@ def score(
     if judge is None and judge_model is not None:
         raise UserError("--judge-model belongs to --judge, which is not given")
     settings = None if judge is None else judge_settings(judge, judge_model)
-    score_run(run, scorers_of(scores), list(overrides or ()), out, per_rollout, settings, console(), force)
+    score_run(run, scorers_of(scores), list(overrides or ()), out, per_rollout, settings, console(quiet), force)
 
 
 @app.command()
@@ -229,7 +238,7 @@ def _whole_numbers(option: str, text: str) -> tuple[int, ...]:
     except ValueError:
         found = ()
     if not found or min(found) < 1:
-        raise UserError(f"{option} {text!r} is no list of whole numbers from 1; write 2 or 2,4,8")
+        raise UserError(f"{option} {text!r} is not a list of whole numbers from 1; write 2 or 2,4,8")
     return tuple(dict.fromkeys(found))
 
 
@@ -238,7 +247,7 @@ def diagnose(
     run: Annotated[Path, typer.Argument(help="A run folder.", show_default=False)],
     overrides: Overrides = None,
     step: Annotated[
-        str, typer.Option("--step", help="Whose rollouts: last, a saved RL step, or evaluation-final.")
+        str, typer.Option("--step", help="Which rollouts: last, a saved RL step, or evaluation-final.")
     ] = "last",
     steps: Annotated[
         str, typer.Option("--steps", help="Saved steps that curves of notes are drawn from: a number, or all.")
@@ -274,12 +283,13 @@ def diagnose(
         str | None,
         typer.Option("--worth", help="True advantage: what counts at the end, score or share of objectives."),
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Diagnose the memory signal of a run: table, JSON, figures (docs/diagnose.md)."""
     measured = {"questions": questions, "states": states, "others": others, "continuations": continuations}
     measured = {name: value for name, value in {**measured, "worth": worth}.items() if value is not None}
     if true_advantage:
-        _true_advantage(run, step, measured, out, as_json)
+        _true_advantage(run, step, measured, out, as_json, quiet)
         return
     if measured:
         raise UserError(f"--{next(iter(measured))} belongs to --true-advantage, which is not given")
@@ -294,12 +304,14 @@ def diagnose(
     if as_json:
         typer.echo(dump(report))
         return
-    screen = console()
+    screen = console(quiet)
     screen.print(diagnosis_screen(report))
-    screen.print(f"figures, diagnosis.md and diagnosis.json are in {out or run / 'diagnosis'}", markup=False)
+    say(screen, f"figures, diagnosis.md and diagnosis.json are in {out or run / 'diagnosis'}")
 
 
-def _true_advantage(run: Path, step: str, measured: dict[str, Any], out: Path | None, as_json: bool) -> None:
+def _true_advantage(
+    run: Path, step: str, measured: dict[str, Any], out: Path | None, as_json: bool, quiet: bool
+) -> None:
     import json
 
     from mempo.diagnose.true_advantage import TrueAdvantageOptions, diagnose_truth
@@ -307,14 +319,14 @@ def _true_advantage(run: Path, step: str, measured: dict[str, Any], out: Path | 
 
     if measured.get("worth", "score") not in ("score", "share"):
         raise UserError(f"--worth {measured['worth']!r} is neither score nor share")
-    screen = console()
+    screen = console(quiet)
     report = diagnose_truth(run, TrueAdvantageOptions(policy=step, out=out, **measured), None if as_json else screen)
     if as_json:
         typer.echo(json.dumps(report, ensure_ascii=False, indent=1))
         return
     screen.print(true_screen(report))
     where = f"true-advantage.md and true-advantage.json are in {out or run / 'diagnosis'}"
-    screen.print(where, highlight=False, markup=False, soft_wrap=True)
+    say(screen, where)
 
 
 app.command()(view)
@@ -326,33 +338,33 @@ def study(
     file: Annotated[
         str, typer.Argument(help="A study file (docs/study.md), or a shipped one by its name.", show_default=False)
     ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE...", help="Settings of every run that win over the file."),
-    ] = None,
+    overrides: Annotated[list[str] | None, key_values("Settings of every run that win over the file.")] = None,
     only: Annotated[list[str] | None, typer.Option("--only", help="Only this arm; may be given several times.")] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="Runs at a time; default: as many as there are cores.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="The seeds that the file names for its long form.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the runs, those that are there, and the expected time; stop.")
+        bool, typer.Option("--dry-run", help="List the runs, which of them are done, and the expected time; stop.")
     ] = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="The folder of the study; default: runs/study-NAME.")
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Run arms from shared starts over seeds, and compare them. What was done is kept; the same command goes on."""
+    """Run arms from shared starts over seeds, and compare them. Finished runs are kept; the same command resumes."""
     from mempo.study.run import StudyOptions, run_study
 
     options = StudyOptions(out, tuple(only or ()), workers, full, dry_run, tuple(overrides or ()))
+    from mempo.cli.study_run import with_report
+
     with stoppable(lambda: "runs that ended and checkpoints of the others are kept; the same command resumes"):
-        run_study(file, options, console())
+        run_study(file, options, console(quiet), with_report)
 
 
 @app.command("config")
 def show_config(
-    source: Annotated[str | None, typer.Argument(help="A recipe, a YAML file, or a run folder.")] = None,
+    source: OptionalSource = None,
     overrides: Overrides = None,
     explain: Annotated[
         str | None, typer.Option("--explain", metavar="KEY", help="Say what one setting is, such as memory.pool.")
@@ -377,10 +389,10 @@ def show_config(
 def push(
     run: Annotated[Path, typer.Argument(help="A run folder.", show_default=False)],
     name: Annotated[str | None, typer.Argument(help="OWNER/NAME on the Hugging Face hub; none with --out.")] = None,
-    public: Annotated[bool, typer.Option("--public", help="Everybody may see it; else it is private.")] = False,
+    public: Annotated[bool, typer.Option("--public", help="Make it public; the default is private.")] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Write the folder here and upload nothing.")] = None,
 ) -> None:
-    """Give a trained policy to others: weights, configuration, evaluations and a model card, to the hub or a folder."""
+    """Publish a trained policy: weights, configuration, evaluations and a model card, to the hub or a folder."""
     import tempfile
 
     from mempo.run.push import export
@@ -398,7 +410,7 @@ def push(
 
 @app.command()
 def doctor(
-    source: Annotated[str | None, typer.Argument(help="A recipe, a YAML file, or a run folder.")] = None,
+    source: OptionalSource = None,
     overrides: Overrides = None,
 ) -> None:
     """Check machine, versions, disk, and what a configuration names; exit code 1 when something is missing."""
@@ -423,7 +435,7 @@ def search(
     query: Annotated[str, typer.Argument(help="What to look for.", show_default=False)],
     top_k: Annotated[int, typer.Option("--top-k", min=1, help="How many passages.")] = 5,
 ) -> None:
-    """Ask an index, or a server."""
+    """Search an index, or ask a server."""
     from mempo.retrieval.client import HttpRetriever, token_from_environment
     from mempo.retrieval.index import open_index
 
@@ -440,10 +452,7 @@ def search(
 @app.command()
 def serve(
     index: Annotated[Path, typer.Argument(help="An index folder.", show_default=False)],
-    limits: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE...", help="Limits (docs/retrieval.md), such as max_queries=512."),
-    ] = None,
+    limits: Annotated[list[str] | None, key_values("Limits (docs/retrieval.md), such as max_queries=512.")] = None,
     host: Annotated[str, typer.Option(help="The address to listen on; the default is this machine alone.")] = (
         "127.0.0.1"
     ),
@@ -484,7 +493,7 @@ def atlas(
     try:
         sizes = tuple(int(k) for k in objectives.split(","))
     except ValueError:
-        raise UserError(f"--objectives {objectives!r} is no list of whole numbers; write 2 or 2,4,8") from None
+        raise UserError(f"--objectives {objectives!r} is not a list of whole numbers; write 2 or 2,4,8") from None
     environment = make_atlas(rendering=rendering, subset=subset)
     counts = write(
         out, environment, train=train_questions, test=test_questions, objectives=sizes, seed=seed, force=force

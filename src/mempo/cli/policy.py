@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,15 +15,21 @@ from mempo.errors import UserError
 if TYPE_CHECKING:
     from mempo.config import Resolved
 
-Source = Annotated[
-    str,
-    typer.Argument(help="A recipe, a YAML file, or a run folder.", show_default=False, autocompletion=sources),
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="KEY=VALUE...", help="Settings that win over the file.", show_default=False, autocompletion=keys
-    ),
+
+def key_values(help: str, complete: bool = False) -> Any:
+    """Settings after the other arguments. `complete`: they are those of a run, so a shell may offer them."""
+    return typer.Argument(
+        metavar="KEY=VALUE...", help=help, show_default=False, autocompletion=keys if complete else None
+    )
+
+
+_SOURCE = typer.Argument(help="A recipe, a YAML file, or a run folder.", show_default=False, autocompletion=sources)
+Source = Annotated[str, _SOURCE]
+OptionalSource = Annotated[str | None, _SOURCE]
+Overrides = Annotated[list[str] | None, key_values("Settings that win over the file.", complete=True)]
+Out = Annotated[Path, typer.Option("--out", help="The folder to write.", show_default=False)]
+Force = Annotated[
+    bool, typer.Option("--force", help="Replace what mempo made there; files of others are kept, as NAME.kept.")
 ]
 Model = Annotated[
     str | None,
@@ -41,10 +47,13 @@ Tokenizer = Annotated[
 ]
 
 
-def console() -> Console:
-    """A terminal as it is; elsewhere wide enough for the tables."""
-    found = Console()
-    return found if found.is_terminal else Console(width=max(found.width, 120))
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors alone; what is made is in the files.")]
+
+
+def console(quiet: bool = False, stderr: bool = False) -> Console:
+    """A terminal as it is. Elsewhere nothing is drawn over, whatever the environment says of colors."""
+    found = Console(quiet=quiet, stderr=stderr)
+    return found if found.file.isatty() else Console(quiet=quiet, stderr=stderr, force_interactive=False)
 
 
 @dataclass(frozen=True)
@@ -85,7 +94,7 @@ def named_policy(
     is_run = folder is not None and (folder / "config.yaml").is_file()
     if not is_run and config is None:
         raise UserError(
-            f"{model or served.url} is no run folder, so the questions are not known; name them with --config"
+            f"{model or served.url} is not a run folder, so the questions are not known; name them with --config"
         )
     settings += more
     if served.url is not None:

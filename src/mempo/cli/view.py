@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from mempo.errors import UserError
+
 
 def view(
     runs: Annotated[
@@ -15,6 +17,9 @@ def view(
     ],
     html: Annotated[
         Path | None, typer.Option("--html", help="Write a report in one file that can be mailed, and stop.")
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="Write the curves as PNG and SVG into a folder, and stop.")
     ] = None,
     tokenizer: Annotated[
         str | None, typer.Option("--tokenizer", help="A folder or name to decode with; default: the run's own.")
@@ -26,6 +31,13 @@ def view(
     open_browser: Annotated[bool, typer.Option("--open", help="Open the browser.")] = False,
 ) -> None:
     """Look at runs: curves, groups, and rollouts turn by turn as the policy saw them (docs/view.md)."""
+    if html is not None and figures is not None:
+        raise UserError("--html and --figures each write and stop; give one at a time")
+    if figures is not None:
+        from mempo.view.figures import save_curves
+
+        typer.echo(f"{', '.join(save_curves(runs, figures))} are in {figures}")
+        return
     if html is not None:
         from mempo.view.report import write_report
 

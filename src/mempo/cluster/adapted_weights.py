@@ -93,7 +93,7 @@ def _pairs(place: dict[str, Any], rank: int) -> dict[str, tuple[str, str]]:
         module, _, rest = plain_name(key).partition(".lora_")
         half = rest.removesuffix(".weight").removesuffix(".default")
         if half not in ("A", "B"):
-            raise UserError(f"the adapter holds {key}, which is no plain low-rank pair, so it cannot be merged here")
+            raise UserError(f"the adapter holds {key}, which is not a plain low-rank pair, so it cannot be merged here")
         halves.setdefault(module, {})[half] = key
     pairs = {}
     for module, found in halves.items():

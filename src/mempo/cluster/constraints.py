@@ -21,10 +21,6 @@ PROBE_FRAME_TOKENS = 64
 """Tags and thought of a probe, in round figures; what the gold answer takes comes on top."""
 
 _ROLLOUT = "actor_rollout_ref.rollout"
-_BY_TOKENS = "actor_rollout_ref.actor.use_dynamic_bsz"
-_UPDATE_ROWS = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
-_SCORE_ROWS = f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu"
-_REFERENCE_ROWS = "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"
 _QUEUE = "transfer_queue.backend.SimpleStorage.total_storage_size"
 _SERVER_DEFAULTS: dict[str, Any] = {
     "max_num_batched_tokens": 8192,
@@ -52,7 +48,7 @@ def check_divides(config: Config, shape: ModelShape | None = None) -> None:
         ConfigError: the equation with its numbers, and a value that works.
     """
     settings, shape = config.cluster or ClusterSettings(), shape or ModelShape()
-    for check in (_servers, _shared_rows, _heads, _batch, _rows, _tokens, _window, _adapter, _server_sizes, _queue):
+    for check in (_servers, _shared_rows, _heads, _batch, _tokens, _window, _adapter, _server_sizes, _queue):
         check(config, settings, shape)
 
 
@@ -67,7 +63,7 @@ def check_enough_questions(config: Config, questions: int) -> None:
         works = questions - questions % updates
         remedy = f"set rl.questions_per_step={works}" if works else "set rl.updates_per_step=1"
         raise ConfigError(
-            f"training questions >= rl.questions_per_step does not hold: {questions} < {batch}; bring more questions, "
+            f"training questions >= rl.questions_per_step does not hold: {questions} < {batch}; take more questions, "
             f"or {remedy}"
         )
 
@@ -153,37 +149,7 @@ def _batch(config: Config, settings: ClusterSettings, shape: ModelShape) -> None
         )
 
 
-def _rows(config: Config, settings: ClusterSettings, shape: ModelShape) -> None:
-    """Micro-batches of rows need their three sizes, which do nothing in micro-batches of tokens."""
-    parts = [_UPDATE_ROWS, _SCORE_ROWS, *([_REFERENCE_ROWS] if has_reference(config) else [])]
-    if not counts_rows(settings):
-        idle = [key for key in (_UPDATE_ROWS, _SCORE_ROWS, _REFERENCE_ROWS) if key in settings.verl]
-        if idle:
-            raise ConfigError(
-                f"cluster.verl: {idle[0]} does nothing where micro-batches are cut by tokens; set {_BY_TOKENS}=false "
-                "beside it, or leave it out"
-            )
-        return
-    missing = [key for key in parts if key not in settings.verl]
-    if missing:
-        raise ConfigError(
-            f"cluster.verl: {_BY_TOKENS} is false, so micro-batches are cut by rows, and their size is not given; set "
-            f"{', '.join(f'{key}=1' for key in missing)}"
-        )
-    rollouts, gpus = config.rl.questions_per_step * config.rl.rollouts_per_question, settings.gpus
-    if rollouts % gpus:
-        each = config.rl.questions_per_step
-        works = next(n for n in range(config.rl.rollouts_per_question, 2 * gpus + each**2) if each * n % gpus == 0)
-        raise ConfigError(
-            "where micro-batches are cut by rows, verl has rl.questions_per_step * rl.rollouts_per_question be a "
-            f"multiple of the GPUs: {each} * {config.rl.rollouts_per_question} % {gpus} = {rollouts % gpus}; "
-            f"set rl.rollouts_per_question={works}"
-        )
-
-
 def _tokens(config: Config, settings: ClusterSettings, shape: ModelShape) -> None:
-    if counts_rows(settings):
-        return
     row, parallel = config.limits.max_context_tokens, settings.sequence_parallel
     probe = PROBE_FRAME_TOKENS + config.memory.probe.max_gold_tokens if config.rl.memory_signal else 0
     of_probe = f" + memory.probe.max_gold_tokens + {PROBE_FRAME_TOKENS}" if probe else ""
@@ -281,11 +247,6 @@ def server_rollouts(settings: ClusterSettings) -> int:
     """Rollouts that a server plays at once, whatever memory it has."""
     key = "max_num_seqs"
     return settings.verl.get(f"{_ROLLOUT}.{key}", _SERVER_DEFAULTS[key])
-
-
-def counts_rows(settings: ClusterSettings) -> bool:
-    """Whether micro-batches are cut by rows instead of tokens."""
-    return not settings.verl.get(_BY_TOKENS, True)
 
 
 def _lies_whole(size: int, gpus: int, nodes: int) -> bool:

@@ -24,6 +24,7 @@ from mempo.cluster.verl_checkpoint import Checkpoint, check_shards, config_above
 from mempo.cluster.versions import require_versions
 from mempo.config import resolve
 from mempo.errors import ConfigError, UserError
+from mempo.progress import say
 from mempo.storage.outputs import output_folder, refuse_others
 
 KEPT = ("*.json", "*.txt", "*.model", "*.jinja")
@@ -58,8 +59,8 @@ def convert(path: Path, out: Path, config: Path | None, own_run: bool, console: 
         (target / "source.json").write_text(json.dumps(origin, indent=1) + "\n", encoding="utf-8")
     step = "" if checkpoint.step is None else f" of step {checkpoint.step}"
     merged = "" if lora is None else f", its adapter of rank {lora['r']} added to the weights"
-    console.print(f"the policy{step} is in {out}{merged}", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"mempo eval {out}{'' if config else ' --config YOUR.yaml'}", highlight=False, markup=False)
+    say(console, f"the policy{step} is in {out}{merged}")
+    say(console, f"mempo eval {out}{'' if config else ' --config YOUR.yaml'}")
     return out
 
 
@@ -97,7 +98,7 @@ def _empty_model(folder: Path) -> Any:
             return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"the configuration of {folder.name} is none of a language model: {str(error).splitlines()[0]}"
+            f"the configuration of {folder.name} is not that of a language model: {str(error).splitlines()[0]}"
         ) from error
 
 
@@ -127,7 +128,7 @@ def _merged_by_verl(checkpoint: Checkpoint, work: Path, own_run: bool, console: 
             "save_contents there are safetensors too)"
         )
     require_versions()
-    console.print(f"loading {shards} shards, which are pickles, as those of a run of your own", highlight=False)
+    say(console, f"loading {shards} shards, which are pickles, as those of a run of your own")
     target = work / "merged"
     command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
     command += ["--local_dir", str(checkpoint.folder), "--target_dir", str(target)]
@@ -143,13 +144,13 @@ def _config_of(checkpoint: Checkpoint, given: Path | None, console: Console) -> 
     if given is not None:
         resolve(str(given))
         if not given.is_file():
-            raise UserError(f"--config {given} is no file")
+            raise UserError(f"--config {given} is not a file")
         return given
     found = config_above(checkpoint)
     if found is not None:
         try:
             resolve(str(found))
         except ConfigError as error:
-            console.print(f"{found} is left out: {error}", highlight=False, markup=False, soft_wrap=True)
+            say(console, f"{found} is left out: {error}")
             return None
     return found

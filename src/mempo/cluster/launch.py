@@ -19,14 +19,16 @@ from mempo.cluster.questions import write_questions
 from mempo.cluster.verl_checkpoint import resumable_step
 from mempo.cluster.verl_config import CONFIG_NAME, verl_config
 from mempo.cluster.verl_keys import changes_nothing_learnt
-from mempo.cluster.verl_text import verl_yaml
 from mempo.config import Config, Resolved, completed
 from mempo.config.base import is_import_path
 from mempo.config.cluster import ClusterSettings
+from mempo.config.yaml_text import dump_yaml
 from mempo.engine.model import load_tokenizer
 from mempo.errors import UserError
+from mempo.progress import say
 from mempo.rollout.render import Renderer
 from mempo.run.prompt_date import with_saved_date, with_todays_date
+from mempo.run.trackers import check_trackers
 from mempo.run.train import fingerprints
 from mempo.setup import Data, advantage_function, check_window, custom_score, load_data, make_agent, make_tools
 from mempo.storage.files import write_atomic
@@ -36,7 +38,7 @@ from mempo.storage.run_folder import RunFolder
 MAY_CHANGE = (
     *("cluster.micro_batch_tokens", "cluster.score_batch_tokens", "cluster.gpu_memory_fraction"),
     *("cluster.agent_workers", "cluster.offload_parameters", "cluster.offload_optimizer", "cluster.test_every"),
-    *("cluster.keep_checkpoints", "cluster.loggers", "cluster.project", "model.gradient_checkpointing"),
+    *("cluster.keep_checkpoints", "track", "cluster.loggers", "cluster.project", "model.gradient_checkpointing"),
     "rl.max_failed_share",
 )
 """Keys that a resumed run may have other values of: they change memory and speed, never the result. verl's own of that
@@ -56,7 +58,7 @@ def dry_run(resolved: Resolved, address: str | None = None) -> str:
     made = verl_config(
         config, resolved.plain(), folder, address=checked_address(address), environment=_environment(config, folder)
     )
-    return verl_yaml(made)
+    return dump_yaml(made)
 
 
 def launch(
@@ -83,11 +85,11 @@ def launch(
     free = may_change(run, config)
     run.check(resolved.plain(), resume, completed, free)
     done = resumable_step(run, config) if resume else 0
-    for check_own in (advantage_function, custom_score):
+    for check_own in (advantage_function, custom_score, check_trackers):
         check_own(config)
     failed = [] if skip_checks else failures(list(quick_checks(resolved, machine, address)))
     for check in failed:
-        console.print(check.line, highlight=False, markup=False, soft_wrap=True)
+        say(console, check.line)
     if failed:
         raise UserError(
             f"{len(failed)} checks of mempo cluster doctor failed ({', '.join(check.name for check in failed)}), see "
@@ -96,7 +98,7 @@ def launch(
     with run.locked():
         data, renderer = _checked_data(config, run, machine)
         for remark in data.remarks:
-            console.print(remark, highlight=False, markup=False)
+            say(console, remark)
         if not run.has_begun():
             resume = False  # what an earlier start left is no more than its configuration
             resolved = with_todays_date(resolved, renderer.tokenizer)
@@ -115,19 +117,19 @@ def launch(
             tested=bool(data.test),
             environment=_environment(config, folder),
         )
-        write_atomic(folder / f"{CONFIG_NAME}.yaml", verl_yaml(made))
+        write_atomic(folder / f"{CONFIG_NAME}.yaml", dump_yaml(made))
         counts = f"{len(data.train)} training questions, {len(data.test)} test questions"
         where = f"verl's settings are in {folder / CONFIG_NAME}.yaml"
-        console.print(f"run {run.path}: {counts}; {where}", highlight=False, markup=False, soft_wrap=True)
+        say(console, f"run {run.path}: {counts}; {where}")
         if resume:
-            console.print(f"goes on after step {done} of {config.rl.steps}", highlight=False)
+            say(console, f"resumes after step {done} of {config.rl.steps}")
         code = runner(command(folder), {**os.environ, "HYDRA_FULL_ERROR": "1"})
     if code:
         what = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        console.print(f"verl ended with {what}; its last lines say why. --resume goes on from the last checkpoint")
+        say(console, f"verl ended with {what}; its last lines say why. --resume continues from the last checkpoint")
     else:
         ended = f"done; to make a model of it: mempo cluster convert {run.path / 'checkpoints'} OUT"
-        console.print(ended, highlight=False, markup=False, soft_wrap=True)
+        say(console, ended)
     return code if code >= 0 else 128 - code
 
 
@@ -147,7 +149,7 @@ def checked_address(address: str | None) -> str | None:
     """
     if address is None or address == "auto" or re.fullmatch(r"(ray://)?(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}", address):
         return address
-    raise UserError(f"--address {address!r} is no Ray cluster; write auto, host:6379 or ray://host:10001")
+    raise UserError(f"--address {address!r} is not a Ray cluster; write auto, host:6379 or ray://host:10001")
 
 
 def may_change(run: RunFolder, config: Config) -> list[str]:

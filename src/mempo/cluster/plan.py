@@ -1,7 +1,8 @@
-"""`mempo cluster plan`: does a run fit, how many tokens has a step, where does its time go, who serves its searches."""
+"""`mempo cluster plan`: does a run fit, how many tokens has a step, where does its time go, how fast does it search."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,24 +11,19 @@ from rich.table import Table
 from rich.text import Text
 
 from mempo.cluster.model_shape import DecoderShape, shape_of
-from mempo.cluster.plan_index import index_bytes, queries_per_s
 from mempo.cluster.plan_memory import GB, Memory, memory_of, refuse_unless_fits
-from mempo.cluster.plan_time import Times, replicas, times_of
+from mempo.cluster.plan_time import Times, times_of
 from mempo.cluster.plan_tokens import StepTokens, step_tokens
 from mempo.config.plan import PlanSettings
 
 
 @dataclass(frozen=True)
 class Service:
-    """The retrieval service."""
+    """The retrieval service: queries a second in the mean of the rollout phase, and replicas for the worst of it, None
+    where the speed of one is not known."""
 
     queries_per_s: float
-    """In the mean of the rollout phase."""
-    replica_queries_per_s: float
-    measured: bool
-    replicas: int
-    replica_bytes: int
-    """Vectors alone; look-ups and text are mapped."""
+    replicas: int | None
 
 
 @dataclass(frozen=True)
@@ -50,14 +46,9 @@ def make_plan(s: PlanSettings) -> Plan:
     refuse_unless_fits(s, shape, tokens)
     memory = memory_of(s, shape, tokens)
     times = times_of(s, shape, tokens, memory)
-    speed = s.replica_queries_per_s or queries_per_s(s.index, s.documents, s.dimension, s.cores)
-    service = Service(
-        queries_per_s=tokens.searches / times.rollout_s,
-        replica_queries_per_s=speed,
-        measured=s.replica_queries_per_s is not None,
-        replicas=replicas(tokens.searches, times.rollout_s, s.burst, speed),
-        replica_bytes=index_bytes(s.index, s.documents, s.dimension),
-    )
+    queries_per_s = tokens.searches / times.rollout_s
+    speed = s.replica_queries_per_s
+    service = Service(queries_per_s, None if speed is None else math.ceil(s.burst * queries_per_s / speed))
     return Plan(s, shape, tokens, memory, times, service)
 
 
@@ -134,16 +125,13 @@ def _times_table(plan: Plan) -> RenderableType:
 
 
 def _service_table(plan: Plan) -> RenderableType:
-    s, service = plan.settings, plan.service
-    title = f"retrieval: {s.index} over {s.documents:,} documents"
+    service = plan.service
     table = _table("", "")
     table.add_row("queries of a step", f"{plan.tokens.searches:,}")
     table.add_row("queries a second, mean", f"{service.queries_per_s:,.1f}")
-    origin = "measured" if service.measured else "estimated; measure with bench/retrieval.py"
-    table.add_row(f"one replica ({origin})", f"{service.replica_queries_per_s:,.1f}")
-    table.add_row(f"replicas for bursts of {s.burst:g} times the mean", str(service.replicas))
-    table.add_row("GB of vectors in each", _gb(service.replica_bytes))
-    return Group(Text(title), table)
+    known = "measure one with bench/retrieval.py" if service.replicas is None else str(service.replicas)
+    table.add_row(f"replicas for bursts of {plan.settings.burst:g} times the mean", known)
+    return Group(Text("retrieval"), table)
 
 
 def _table(*columns: str) -> Table:

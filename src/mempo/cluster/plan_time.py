@@ -6,7 +6,6 @@ once where only an adapter is trained. Attention adds 2 · layers · width of th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -100,10 +99,3 @@ def _decode_s(s: PlanSettings, shape: DecoderShape, waves: int, at_once: int) ->
 
 def _compute_s(s: PlanSettings, operations: float) -> float:
     return operations / (s.gpus * s.gpu_tflops * TERA * s.train_efficiency)
-
-
-def replicas(searches: int, rollout_s: float, burst: float, replica_queries_per_s: float) -> int:
-    """Replicas of the retrieval service that answer a step's queries as fast as they come at the worst."""
-    if not searches:
-        return 0
-    return max(math.ceil(burst * searches / rollout_s / replica_queries_per_s), 1)

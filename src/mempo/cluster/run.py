@@ -13,7 +13,7 @@ from mempo.envs.registry import make_environment
 from mempo.rollout.agent import Agent, DecodingSettings
 from mempo.rollout.interfaces import Environment
 from mempo.rollout.tokenizer import Tokenizer
-from mempo.setup import advantage_function, custom_score, make_agent, make_tools, open_retriever
+from mempo.setup import make_agent, make_scoring, make_tools, open_retriever
 from mempo.storage.run_folder import RunFolder
 from mempo.train.score_batch import Scoring
 
@@ -49,18 +49,7 @@ class ClusterRun:
         tools = make_tools(config, open_retriever(config, environment, folder.path / "data"))
         agent = make_agent(config, tokenizer, tools, environment)
         limits = [n for n in (longest_row_tokens, model_window(config.model.path)) if n is not None]
-        scoring = Scoring(
-            outcome=config.reward,
-            memory=config.memory,
-            advantages=config.advantages,
-            tokenizer=tokenizer,
-            window_tokens=min(limits, default=None),
-            memory_signal=config.rl.memory_signal,
-            custom_score=custom_score(config),
-            own_advantages=advantage_function(config),
-            grammar=agent.grammar,
-            max_failed_share=config.rl.max_failed_share,
-        )
+        scoring = make_scoring(config, agent, min(limits, default=None))
         return cls(config, folder, tokenizer, agent, environment, scoring)
 
 

@@ -18,22 +18,21 @@ LogProbs = Callable[[TensorDict], TensorDict]
 
 class ActorScorer:
     """`log_probs` is verl's `compute_log_prob` of a worker group. `ranks`: its data-parallel size; every rank gets
-    equally many rows, in multiples of `micro_rows`.
+    equally many rows.
 
     No keys and values are shared between rows here, since verl's engine keeps none. What requests have in common costs
     nothing twice only where they are the same altogether.
     """
 
-    def __init__(self, log_probs: LogProbs, ranks: int, micro_rows: int = 1, without_adapter: bool = False) -> None:
-        self._log_probs, self._ranks, self._micro_rows = log_probs, ranks, micro_rows
-        self._without_adapter = without_adapter
+    def __init__(self, log_probs: LogProbs, ranks: int, without_adapter: bool = False) -> None:
+        self._log_probs, self._ranks, self._without_adapter = log_probs, ranks, without_adapter
 
     def score(self, requests: Sequence[ScoreRequest], temperature: float = 1.0) -> list[np.ndarray]:
         if not requests:
             return []
         whole = [(request.prefix_ids, request.continuation_ids) for request in requests]
         unique = list(dict.fromkeys(whole))
-        rows = spread_over_ranks([len(a) + len(b) for a, b in unique], self._ranks, self._micro_rows)
+        rows = spread_over_ranks([len(a) + len(b) for a, b in unique], self._ranks)
         data = score_rows([unique[i] for i in rows], temperature, self._without_adapter)
         found = response_from_nested(self._log_probs(data)["log_probs"], data["response_mask"])
         values = {unique[i]: row.double().numpy() for i, row in zip(rows, found.unbind(), strict=True)}
@@ -43,11 +42,11 @@ class ActorScorer:
         ]
 
 
-def spread_over_ranks(lengths: Sequence[int], ranks: int, micro_rows: int) -> list[int]:
+def spread_over_ranks(lengths: Sequence[int], ranks: int) -> list[int]:
     """Indices of rows so that every rank's contiguous piece holds a like mixture of lengths, shortest first. The
-    shortest row is repeated where rows do not divide by `ranks * micro_rows`: its answer is the same each time."""
+    shortest row is repeated where rows do not divide by `ranks`: its answer is the same each time."""
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
-    missing = -len(order) % (ranks * micro_rows)
+    missing = -len(order) % ranks
     order = [order[0]] * missing + order
     return [i for rank in range(ranks) for i in order[rank::ranks]]
 

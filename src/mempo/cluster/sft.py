@@ -23,6 +23,7 @@ from mempo.cluster.verl_learning import model_section, precision
 from mempo.config import Config
 from mempo.engine.model import load_tokenizer
 from mempo.errors import UserError
+from mempo.progress import say
 from mempo.rollout.protocol import closing, opening
 from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import Row, Turn
@@ -82,7 +83,7 @@ def write_sft_data(config: Config, out: Path, console: Console, force: bool = Fa
         f"start it, GPUS a divisor of {config.sft.batch_rows}:",
         f"  {command_line(out)}",
     ):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(console, line)
     return out
 
 

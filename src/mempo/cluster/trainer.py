@@ -4,14 +4,14 @@
 A step is verl's: sample, old log-probs, reference log-probs, advantages, update. Four places differ. Before rows are
 dealt out, the whole rollouts are fetched (`_balance_batch`); scores and advantages are made as in the local loop
 (`_compute_advantage`); an optimizer step is a set of questions, however many rows they have (`_update_actor`); and what
-happened is kept in the run folder (`_step_once`, `_validate`). Old checkpoints are removed here (`_save_checkpoint`).
+happened is kept in the run folder (`_step_once`, `_validate`) and sent to trackers (`fit`). Old checkpoints are removed
+here (`_save_checkpoint`).
 
 Underscored methods are overridden, so `versions.py` pins verl exactly.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -40,6 +40,7 @@ from mempo.config.cluster import ClusterSettings
 from mempo.engine.update import TrainRow
 from mempo.errors import UserError
 from mempo.rewards.rollout_metrics import known
+from mempo.run.trackers import tracked
 from mempo.setup import load_data
 from mempo.storage.rollouts import save_rollouts
 from mempo.train.advantages import batch_advantages
@@ -86,6 +87,10 @@ class MempoTrainer(PPOTrainerSync):
             remove_old_checkpoints(folder, saved + 1, max(keep - 1, 1))
         super()._save_checkpoint()
         remove_old_checkpoints(folder, self.global_steps, keep - 1)
+
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        with tracked(self._run.folder, self._run.config.track):
+            return super().fit(*args, **kwargs)
 
     # --- sampling ----------------------------------------------------------------------------------------------------
 
@@ -160,8 +165,7 @@ class MempoTrainer(PPOTrainerSync):
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         actor = self.config.actor_rollout_ref.actor
         steps = self.config.data.train_batch_size // actor.ppo_mini_batch_size
-        ranks = dp_size * self._micro_rows()
-        self._minibatches = deal_questions(self._question_of_row, len(self._groups), steps, ranks)
+        self._minibatches = deal_questions(self._question_of_row, len(self._groups), steps, dp_size)
         return self._minibatches.total_rows
 
     def _ranks(self) -> int:
@@ -229,24 +233,15 @@ class MempoTrainer(PPOTrainerSync):
         tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
 
     def _scorer(self) -> ActorScorer:
-        return ActorScorer(self.actor_rollout_wg.compute_log_prob, self._ranks(), self._micro_rows())
+        return ActorScorer(self.actor_rollout_wg.compute_log_prob, self._ranks())
 
     def _reference_scorer(self) -> ActorScorer | None:
         if self._run.config.memory.full_policy != "reference" or not self.use_reference_policy:
             return None
         if self.ref_in_actor:
             compute = self.actor_rollout_wg.compute_log_prob
-            return ActorScorer(compute, self._ranks(), self._micro_rows(), without_adapter=True)
-        return ActorScorer(self.ref_policy_wg.compute_ref_log_prob, self._ranks(), self._micro_rows())
-
-    def _micro_rows(self) -> int:
-        """A rank's rows must be a multiple of this where micro-batches are cut by rows: those of every kind of pass."""
-        parts = self.config.actor_rollout_ref
-        if parts.actor.use_dynamic_bsz:
-            return 1
-        scored = parts.rollout.log_prob_micro_batch_size_per_gpu
-        of_reference = parts.ref.log_prob_micro_batch_size_per_gpu if self.use_reference_policy else None
-        return math.lcm(parts.actor.ppo_micro_batch_size_per_gpu, scored, of_reference or 1)
+            return ActorScorer(compute, self._ranks(), without_adapter=True)
+        return ActorScorer(self.ref_policy_wg.compute_ref_log_prob, self._ranks())
 
     def _check_probe(self, scorer: ActorScorer) -> None:
         config, folder = self._run.config, self._run.folder
@@ -263,9 +258,7 @@ def _balanced(lengths: Any, ranks: int) -> Any:
     return get_seqlen_balanced_partitions(list(lengths), k_partitions=ranks, equal_size=True)
 
 
-def _longest_row(config: DictConfig) -> int | None:
-    """The longest row that the workers take, where micro-batches are cut by tokens."""
+def _longest_row(config: DictConfig) -> int:
+    """The longest row that the workers take."""
     rollout, actor = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor
-    if not rollout.log_prob_use_dynamic_bsz:
-        return None
     return int(rollout.log_prob_max_token_len_per_gpu) * int(actor.get("ulysses_sequence_parallel_size", 1))

@@ -72,8 +72,8 @@ def find_checkpoint(path: Path) -> Checkpoint:
             f"{path}/global_step_{max(steps)}"
         )
     raise UserError(
-        f"{path} is no verl checkpoint: neither it nor its actor/ holds huggingface/config.json; name a global_step_N "
-        "folder, or the folder above that has " + LATEST
+        f"{path} is not a verl checkpoint: neither it nor its actor/ holds huggingface/config.json; name a "
+        "global_step_N folder, or the folder above that has " + LATEST
     )
 
 
@@ -93,7 +93,7 @@ def tracked_step(checkpoints: Path, remedy: str) -> int | None:
         return None
     text = read_bytes(latest, remedy).decode("utf-8", errors="replace").strip()
     if not (text.isascii() and text.isdigit()):
-        raise UserError(f"{latest} holds {text[:40]!r}, which is no step; {remedy}")
+        raise UserError(f"{latest} holds {text[:40]!r}, which is not a step; {remedy}")
     return int(text)
 
 
@@ -109,7 +109,7 @@ def resumable_step(run: RunFolder, config: Config) -> int:
     whole = [step for step, path in _step_folders(folder).items() if not _lacks(path, ranks)]
     remedy = "put it back, or begin another run with output=…"
     if whole:
-        remedy = f"to go on from step {max(whole)}, which is whole, write {max(whole)} into {folder / LATEST}"
+        remedy = f"to continue from step {max(whole)}, which is complete, write {max(whole)} into {folder / LATEST}"
     step = tracked_step(folder, remedy)
     if step is not None:
         lacks = _lacks(folder / f"global_step_{step}", ranks)

@@ -60,11 +60,11 @@ class Settings(BaseModel):
     def _refuse_what_would_be_read_as_something_else(cls, value: Any, info: ValidationInfo) -> Any:
         """True is no 1, `yes` no truth value, and a number beyond 64 bits none that a machine counts with."""
         if (text := _unwritable(value)) is not None:
-            raise ValueError(f"{text!r} cannot be written into a configuration: it holds NUL, or is no Unicode text")
+            raise ValueError(f"{text!r} cannot be written into a configuration: it holds NUL, or is not Unicode text")
         kinds = _scalar_kinds(cls, str(info.field_name))
         for item in value if isinstance(value, list | tuple) else [value]:
             if isinstance(item, bool) and bool not in kinds and kinds & {int, float}:
-                raise ValueError(f"{str(item).lower()} is no number")
+                raise ValueError(f"{str(item).lower()} is not a number")
             if isinstance(item, int) and kinds & {int, float} and abs(item) >= 1 << 63:
                 raise ValueError(f"the number has {len(str(item))} digits; that is more than can be counted to")
             if isinstance(item, str) and bool in kinds and str not in kinds:
@@ -77,7 +77,7 @@ class Settings(BaseModel):
         if isinstance(value, tuple):
             twice = next((item for n, item in enumerate(value) if item in value[:n]), None)
             if twice is not None:
-                raise ValueError(f"{twice!r} stands twice; name it once")
+                raise ValueError(f"{twice!r} is given twice; name it once")
         return value
 
     @model_validator(mode="before")

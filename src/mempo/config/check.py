@@ -148,6 +148,16 @@ def room_for_a_prompt(config: Config) -> str | None:
     return None
 
 
+def each_tracker_once(config: Config) -> str | None:
+    both = set(config.track).intersection(config.cluster.loggers if config.cluster else ())
+    if both:
+        return (
+            f"track and cluster.loggers both name {min(both)}, which can have one run in a process; track sends the "
+            "metrics of metrics.jsonl, cluster.loggers those of verl: take it out of one"
+        )
+    return None
+
+
 Rule = Callable[[Config], str | None]
 """What is wrong, as a sentence, or None."""
 
@@ -166,6 +176,7 @@ RULES: dict[Rule, tuple[str, ...]] = {
     rl_has_questions: ("rl.steps", "data.train", "data.environment"),
     sft_has_questions: ("sft.steps", "data.train", "data.environment"),
     answers_are_joined_as_they_are_split: ("reward.separator", "sft.expert.joiner", "memory.probe.joiner"),
+    each_tracker_once: ("track", "cluster.loggers"),
     room_for_a_prompt: ("limits.min_turn_tokens", "limits.max_context_tokens"),
 }
 """In the order in which they are asked, and the settings that each compares."""

@@ -26,7 +26,7 @@ class ClusterSettings(Settings):
     engine: Literal["vllm", "sglang"] = "vllm"
     """Who generates during rollouts; it must be installed beside verl."""
     tensor_parallel: int = Field(default=1, ge=1)
-    """GPUs of one rollout server; the model must fit into that many, beside its keys and values."""
+    """GPUs of one rollout server; the model, its keys and values must fit into them."""
     gpu_memory_fraction: float = Field(default=0.5, gt=0, lt=1)
     """Share of a GPU for the rollout server: weights, keys and values. It is given back while the policy is updated."""
     agent_workers: int | None = Field(default=None, ge=1)
@@ -43,21 +43,21 @@ class ClusterSettings(Settings):
     offload_optimizer: bool = False
     """Keep the optimizer's state in main memory while it is not used; slower."""
     recompute_logprobs: bool = True
-    """Old log-probs are computed by the policy's own engine, as in the original. Off: the rollout server's are taken,
-    which saves a pass; servers round otherwise than the update does, so the ratio does not begin at 1."""
+    """Compute old log-probs with the policy's own engine, as in the original. Off: use those of the rollout server,
+    which saves a pass; servers round differently, so the ratio does not begin at 1."""
     test_every: int = Field(default=20, ge=0)
-    """Play the test questions every so many steps, and before the first; 0: never."""
+    """Play the test questions every n-th step, and before the first; 0: never."""
     keep_checkpoints: int = Field(default=2, ge=1)
-    """The newest so many stay; an old one is removed once the next is whole, so that 1 needs room for two. One of them
-    holds weights twice, and the optimizer's state: 16 bytes a parameter in float32."""
+    """How many of the newest checkpoints are kept. An old one is removed once the next is complete, so 1 needs room
+    for two. A checkpoint holds the weights twice and the optimizer's state: 16 bytes per parameter in float32."""
     loggers: tuple[Logger, ...] = ("console",)
     """Where verl sends its measures besides metrics.jsonl of the run folder."""
     project: str = Field(default="mempo", min_length=1)
     """The project's name for loggers; the experiment's is that of the run folder."""
     verl: dict[str, Any] = Field(default_factory=dict)
     """verl's own settings by dotted key, which win over everything made from this configuration, such as
-    `{actor_rollout_ref.rollout.max_num_seqs: 512}`. docs/verl-keys.md says of each key whether it may be set; a launch
-    refuses the others."""
+    `{actor_rollout_ref.rollout.max_num_seqs: 512}`. docs/verl-keys.md says which keys may be set; a launch refuses
+    the others."""
 
     @field_validator("verl", mode="before")
     @classmethod
@@ -71,7 +71,7 @@ class ClusterSettings(Settings):
             flat[key] = leaf
         for key in flat:
             if not _KEY.fullmatch(key):
-                raise ValueError(f"{key!r} is no key of verl's; write it dotted, as actor_rollout_ref.rollout.seed")
+                raise ValueError(f"{key!r} is not a key of verl's; write it dotted, as actor_rollout_ref.rollout.seed")
         for key in flat:
             above = next((other for other in flat if other != key and key.startswith(f"{other}.")), None)
             if above is not None:

@@ -31,13 +31,14 @@ class DataSettings(Settings):
     environment (MEMPO_RETRIEVAL_TOKEN)."""
     client: ClientSettings = ClientSettings()
     objectives: tuple[int, ...] = (1,)
-    """Numbers of objectives in training questions, as many of each; batches draw from all of them."""
+    """Numbers of objectives in training questions, with equally many questions of each; batches mix them."""
     test_objectives: tuple[int, ...] | None = None
     """Numbers of objectives in test questions; default: those of training."""
     train_questions: int = Field(default=2000, ge=1)
     """How many training questions are drawn from an environment."""
     where: dict[str, Any] = Field(default_factory=dict)
-    """Only questions whose rows say so, such as `{level: hard, type: [bridge, comparison]}`; of files only."""
+    """Take only questions whose rows have these values, such as `{level: hard, type: [bridge, comparison]}`; only
+    for files."""
     skip_bad: bool = False
     """Leave broken rows of question files out, and count them, instead of refusing the file."""
 

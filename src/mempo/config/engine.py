@@ -17,7 +17,8 @@ class LoraSettings(Settings):
     alpha: float = Field(default=32.0, gt=0, allow_inf_nan=False)
     """The adapter's product counts alpha / rank times."""
     targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
-    """Names of the layers that get one (q_proj, v_proj, …); `all-linear` means every linear layer but the head."""
+    """Names of the layers that get an adapter (q_proj, v_proj, …); `all-linear` means every linear layer but the
+    head."""
 
     @field_validator("targets")
     @classmethod
@@ -41,13 +42,12 @@ class ModelSettings(Settings):
     threads: int = Field(default=0, ge=0, le=1024)
     """CPU threads of torch; 0 leaves its own choice."""
     gradient_checkpointing: bool = False
-    """Make the activations of a layer again in the backward pass: a third more work, a fraction of the memory."""
+    """Compute the activations of a layer again in the backward pass instead of keeping them: a third more work, a
+    fraction of the memory."""
     autocast: Literal["none", "bfloat16"] = "none"
-    """Precision of the layers' products in the update; weights, optimizer, head and softmax stay in float32. Sampling
-    and scoring keep `dtype`, so the updated policy differs from the sampled one by rounding (`update/k3_old`)."""
-    compile: bool = False
-    """Compile a step of decoding (`torch.compile`): up to a minute at the start, faster rollouts after it. On a CPU it
-    needs a C++ compiler. Only with attention sdpa; where it cannot be done, a warning says so and nothing changes."""
+    """Precision of the layers' matrix products in the update; weights, optimizer, head and softmax stay in float32.
+    Sampling and scoring keep `dtype`, so the updated policy differs from the sampled one by rounding
+    (`update/k3_old`)."""
     lora: LoraSettings | None = None
     """Train low-rank adapters instead of all weights; needs `pip install 'mempo[lora]'`."""
 
@@ -60,12 +60,6 @@ class ModelSettings(Settings):
             )
         return self
 
-    @model_validator(mode="after")
-    def _compiles_sdpa(self) -> ModelSettings:
-        if self.compile and self.attention != "sdpa":
-            raise ValueError(f"compile is for attention sdpa, and attention is {self.attention}; set compile=false")
-        return self
-
 
 class SamplerSettings(Settings):
     """Who generates during rollouts and evaluation. All keys but `engine` are vLLM's."""
@@ -74,8 +68,8 @@ class SamplerSettings(Settings):
     """`local`: the policy itself. `vllm`: a second copy of its weights in vLLM's engine, in this process; needs
     `pip install 'mempo[vllm]'`."""
     gpu_memory_fraction: float = Field(default=0.3, gt=0, lt=1)
-    """Share of the device's memory for vLLM's weights, keys and values together; the rest is the update's. With a CPU
-    build of vLLM it is a share of the main memory."""
+    """Share of the device's memory for vLLM's weights, keys and values together; the update uses the rest. With a
+    CPU build of vLLM it is a share of the main memory."""
     kv_cache_mib: int | None = Field(default=None, ge=1)
     """MiB for keys and values, instead of what `gpu_memory_fraction` leaves for them."""
     max_rows: int = Field(default=256, ge=1)

@@ -36,22 +36,24 @@ class EvalSettings(Settings):
     questions: int = Field(default=100, ge=1)
     """Test questions per number of objectives."""
     rollouts_per_question: int = Field(default=1, ge=1)
-    """Samples a question: their mean is Avg@k, and Pass@k says of how many questions one is right."""
+    """Samples of each question: their mean is Avg@k, and Pass@k is the share of questions with at least one right
+    sample."""
     temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     """1: the policy as it was trained. 0: greedy."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Sample from the likeliest tokens that have so much probability together; 1: from all."""
+    """Sample only from the most likely tokens that together have this probability; 1: from all."""
     top_k: int = Field(default=0, ge=0)
-    """Sample from so many of the likeliest tokens; 0: from all."""
+    """Sample only from this many of the most likely tokens; 0: from all."""
     agents: tuple[str, ...] = ()
     """Agents that `mempo eval` compares (docs/evaluation.md); none: the configuration's own."""
     instructions: bool = False
-    """Put the rules of each agent's turns before the question, for models that were not fine-tuned to them; takes the
-    place of `prompt.question`."""
+    """Put the rules of each agent's turns before the question, for models that were not fine-tuned to them; replaces
+    `prompt.question`."""
     max_in_flight: int = Field(default=256, ge=1)
     """Rollouts under way at once."""
     max_errors_in_row: int = Field(default=16, ge=1)
-    """So many rollouts in a row that fail for infrastructure reasons end `mempo eval`; what was played stays saved."""
+    """This many rollouts in a row that fail because of a server or tool end `mempo eval`; finished rollouts stay
+    saved."""
 
     @field_validator("agents", mode="before")
     @classmethod
@@ -108,7 +110,7 @@ def agent_specs(names: Sequence[str], notes: Presence, first_note: Presence, own
     """The agents of several names, in their order.
 
     Raises:
-        ConfigError: an unknown name, one that stands twice, two that would share a file.
+        ConfigError: an unknown name, one that is given twice, two that would share a file.
     """
     specs = [agent_spec(name, notes, first_note, own) for name in names]
     seen: dict[str, str] = {}
@@ -116,7 +118,7 @@ def agent_specs(names: Sequence[str], notes: Presence, first_note: Presence, own
         if spec.file_name in seen:
             other = seen[spec.file_name]
             raise ConfigError(
-                f"agents: {spec.name} stands twice; name every agent once"
+                f"agents: {spec.name} is given twice; name every agent once"
                 if other == spec.name
                 else f"agents: {other} and {spec.name} would share the file {spec.file_name}.jsonl; rename one"
             )

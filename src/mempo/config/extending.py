@@ -29,6 +29,7 @@ ALWAYS = (
     "sft.keep_every",
     "sft.optim.micro_batch_tokens",
     "sft.save_every",
+    "track",
 )
 """How long, how often, where and how fast; `output` too. A number of steps may not fall below those that are done."""
 BEFORE_RL = ("advantages", "evaluate", "rl", "sft.steps")

@@ -9,9 +9,6 @@ from pydantic import Field, field_validator, model_validator
 from mempo.config.base import Settings
 from mempo.config.rollout import is_known_context
 
-Index = Literal["Flat", "SQfp16", "SQ8", "HNSW32,SQ8", "HNSW64", "IVF16384,SQ8", "IVF16384,PQ192", "IVF16384,PQ96"]
-"""The kinds of index that a plan knows the size and speed of."""
-
 
 class PlanSettings(Settings):
     """Everything a plan depends on. Lengths in tokens are means of a rollout that goes all its turns."""
@@ -26,11 +23,11 @@ class PlanSettings(Settings):
     updates: int = Field(default=1, ge=1)
     """Optimizer steps per batch of questions."""
     turns: int = Field(default=8, ge=1)
-    """Of a rollout that goes all its turns."""
+    """Turns of a rollout."""
     agent_context: str = "memory"
     """What the policy sees: memory, full, react, last_turn, generations, window(k)."""
     context_tokens: int = Field(default=8192, ge=2)
-    """The most that one step may see and write."""
+    """The most tokens that one turn may see and write."""
     question_tokens: int = Field(default=80, ge=1)
     """System prompt and question."""
     turn_tokens: int = Field(default=250, ge=1)
@@ -61,7 +58,7 @@ class PlanSettings(Settings):
     compute_bytes: int = Field(default=2, ge=1)
     """Of a number in the layers and in the rollout server."""
     gradient_checkpointing: bool = True
-    """Whether activations are made again in the backward pass."""
+    """Whether activations are computed again in the backward pass."""
     micro_batch_tokens: int = Field(default=16_384, ge=1)
     """Tokens of one forward and backward pass on a GPU."""
     # --- machines
@@ -95,7 +92,7 @@ class PlanSettings(Settings):
     decode_efficiency: float = Field(default=0.5, gt=0, le=1)
     """Share of `gpu_bandwidth_gb_s` that decoding reaches."""
     slowest: float = Field(default=2, ge=1, allow_inf_nan=False)
-    """How much longer the longest rollout of a step takes than the mean one: the update waits for it."""
+    """How many times longer the longest rollout of a step takes than the mean: the update waits for it."""
     reserve_gb: float = Field(default=4, ge=0, allow_inf_nan=False)
     """Kept free on a GPU: the driver, communication, fragments."""
     server_overhead_gb: float = Field(default=3, ge=0, allow_inf_nan=False)
@@ -103,26 +100,21 @@ class PlanSettings(Settings):
     logit_bytes: int = Field(default=8, ge=1)
     """Per logit in an update: itself and its gradient in 16 bits, and a copy in 32."""
     # --- retrieval
-    index: Index = "IVF16384,SQ8"
-    """Kind of the index that searches are answered from."""
-    documents: int = Field(default=21_015_324, ge=1)
-    """Of the corpus; the default is wiki-18."""
-    dimension: int = Field(default=768, ge=1)
-    """Of its vectors."""
-    cores: int = Field(default=16, ge=1)
-    """Of one replica."""
     replica_queries_per_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Measured (`python bench/retrieval.py INDEX`). None: estimated from what a search reads."""
+    """Measured on one replica of the retrieval service (`python bench/retrieval.py INDEX`). None: the plan does not say
+    how many replicas a run needs."""
     search_s: float = Field(default=0.2, ge=0, allow_inf_nan=False)
     """From a query to its result."""
     burst: float = Field(default=3, ge=1, allow_inf_nan=False)
-    """How much faster than in the mean of the rollout phase queries come at its worst: all rollouts begin together."""
+    """The highest rate of queries, relative to the mean of the rollout phase: all rollouts begin together."""
 
     @field_validator("agent_context")
     @classmethod
     def _known_context(cls, value: str) -> str:
         if not is_known_context(value):
-            raise ValueError(f"agent_context {value!r} is no built-in context; take the one that is nearest in length")
+            raise ValueError(
+                f"agent_context {value!r} is not a built-in context; take the one that is nearest in length"
+            )
         return value
 
     @model_validator(mode="after")
@@ -135,5 +127,7 @@ class PlanSettings(Settings):
         for name in ("tensor_parallel", "sequence_parallel"):
             size = getattr(self, name)
             if self.gpus % size:
-                raise ValueError(f"gpus {self.gpus} is no multiple of {name} {size}; {-(-self.gpus // size) * size} is")
+                raise ValueError(
+                    f"gpus {self.gpus} is not a multiple of {name} {size}; {-(-self.gpus // size) * size} is"
+                )
         return self

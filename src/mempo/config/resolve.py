@@ -70,7 +70,7 @@ def resolve(source: str | None, overrides: Sequence[str] = ()) -> Resolved:
     layers = [] if source is None else _read_source(source)
     layers += [("command line", parse_override(override)) for override in overrides]
     if any(BUILDS_ON in layer for _, layer in layers):
-        raise ConfigError(f"{BUILDS_ON} is the first word of the command, or a key of a YAML file; it is no setting")
+        raise ConfigError(f"{BUILDS_ON} is the first word of the command, or a key of a YAML file; it is not a setting")
     layers = [(origin, long_form(Config, with_names_of_today(layer))) for origin, layer in layers]
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}

@@ -21,6 +21,7 @@ class Retired:
 RETIRED: dict[str, Retired] = {
     "rl.top_p": Retired(1.0, "RL samples from the whole distribution, a cut tail would bias the ratio; leave top_p=1"),
     "rl.top_k": Retired(0, "RL samples from the whole distribution, a cut tail would bias the ratio; leave top_k=0"),
+    "model.compile": Retired(False, "for long runs take a faster engine (sampler.engine=vllm)"),
     "model.lora.dropout": Retired(
         0.0, "with dropout the updated policy is another one than the policy that sampled; leave 0"
     ),
@@ -34,6 +35,9 @@ RETIRED: dict[str, Retired] = {
     "toy.init_range": Retired(0.12),
     "toy.rope_theta": Retired(100.0),
     "toy.look_back": Retired(3.0),
+    "prompt.short_results": Retired(False, "a context that shows fewer results is shorter: memory, or window(k)"),
+    "search.short_passage_chars": Retired(160),
+    "access.short_page_chars": Retired(400),
     "search.max_query_chars": Retired(2000),
     "access.max_url_chars": Retired(2000),
     "access.web.content_types": Retired(["text/html", "application/xhtml+xml", "text/plain"]),
@@ -59,6 +63,10 @@ RENAMED = {
 """By dotted key: what it is called now. The former name is still read."""
 
 
+_WITHOUT_EFFECT = (("model", "compile"), ("search", "short_passage_chars"), ("access", "short_page_chars"))
+"""Retired settings that change no number of a run without `prompt.short_results`: a run folder may have any value."""
+
+
 def as_written_then(saved: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a run folder, with the defaults of the release that wrote it where they were others."""
     saved = with_names_of_today(saved)
@@ -68,7 +76,11 @@ def as_written_then(saved: Mapping[str, Any]) -> dict[str, Any]:
     then = dict(_DEFAULTS_THEN)
     if isinstance(advantages := saved.get("advantages"), Mapping) and advantages.get("function"):
         del then["fade_batches"]  # an advantage function of the user's own leaves it nothing to do
-    return {**saved, "memory": {**then, **memory}}
+    made = {**saved, "memory": {**then, **memory}}
+    for section, gone in _WITHOUT_EFFECT:
+        if isinstance(found := saved.get(section), Mapping):
+            made[section] = {key: value for key, value in found.items() if key != gone}
+    return made
 
 
 def with_names_of_today(layer: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,7 +125,7 @@ def _without(settings: Mapping[str, Any], prefix: str, origins: Mapping[str, str
             if value is not None and not same:
                 instead = f"; {gone.instead}" if gone.instead else ""
                 where = f" [{origins[key]}]" if key in origins else ""
-                raise ConfigError(f"{key} is no setting any more, it is always {gone.constant!r}{instead}{where}")
+                raise ConfigError(f"{key} is not a setting any more, it is always {gone.constant!r}{instead}{where}")
         else:
             kept[name] = _without(value, f"{key}.", origins) if isinstance(value, Mapping) else value
     return kept

@@ -16,7 +16,7 @@ class ClientSettings(Settings):
     timeout_s: float = Field(default=30.0, gt=0)
     """Seconds of one try, from its first byte to the last of the reply."""
     max_concurrent: int = Field(default=64, ge=1)
-    """Requests under way at once; more of them wait for their turn, which does not count as time-out."""
+    """Requests at the same time; others wait, and the wait does not count towards the time-out."""
 
 
 class ServiceSettings(Settings):
@@ -39,20 +39,20 @@ class ServiceSettings(Settings):
     max_body_bytes: int = Field(default=16 << 20, ge=1)
     """Of a request."""
     body_timeout_s: float = Field(default=30.0, gt=0)
-    """Seconds within which the head of a request must have arrived, and then its body."""
+    """Seconds in which the headers of a request must arrive, and then its body."""
     max_connections: int = Field(default=1000, ge=1)
     """Open connections of one worker; more are refused with status 503. Each takes a file descriptor."""
     max_batch_queries: int = Field(default=64, ge=1)
-    """Queries, of one or several requests, that the index is asked at once. `mempo serve` takes 8 for a lexical index
-    unless told otherwise: more gain it nothing, and while it works on a few, the clients of the others ask again."""
+    """Queries, of one or several requests, that the index is asked at once. `mempo serve` takes 8 for a lexical
+    index unless you set it, because larger batches do not make it faster."""
     max_waiting_queries: int = Field(default=16_384, ge=1)
-    """Queries that wait for the index; what comes on top is refused with status 503 and Retry-After."""
+    """Queries that may wait for the index; further requests are refused with status 503 and Retry-After."""
     max_wait_s: float = Field(default=60.0, gt=0)
-    """Whatever has waited longer is refused with status 503: most clients have given up by then."""
+    """Seconds after which a waiting request is refused with status 503: most clients have given up by then."""
     cache_mib: float = Field(default=64.0, ge=0)
     """Memory for answers to queries that were asked before, in MiB per worker; 0 keeps none."""
     drain_s: float = Field(default=30.0, gt=0)
-    """Seconds that requests under way are given to end when the service is told to stop."""
+    """Seconds that current requests have to finish when the service is told to stop."""
 
     @model_validator(mode="after")
     def _room_for_one(self) -> ServiceSettings:
@@ -82,7 +82,7 @@ class EncoderSettings(Settings):
     passage_prefix: str | None = None
     """Put before every passage. Default: that of the family, or nothing."""
     max_tokens: int | None = Field(default=None, ge=8)
-    """Longer texts are cut; special tokens count. Default 512, or less where the model sees less."""
+    """Longer texts are cut; special tokens count. Default 512, or less if the model's window is smaller."""
     normalize: bool | None = None
     """Divide vectors by their length, so that the inner product is the cosine. Default true."""
     titles: Titles = "plain"
@@ -90,7 +90,7 @@ class EncoderSettings(Settings):
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of the encoder's weights."""
     batch: int = Field(default=64, ge=1)
-    """Texts encoded at once. Vectors depend on it by rounding only."""
+    """Texts encoded at once. It changes vectors only by rounding."""
     device: str = "auto"
     """`auto` takes CUDA where there is one."""
 
@@ -109,13 +109,13 @@ class DenseSettings(Settings):
     factory: str = "Flat"
     """FAISS's factory string: Flat, SQ8, HNSW32, IVF4096,Flat, IVF4096,PQ96, ..."""
     metric: Metric = "inner_product"
-    """Of normalised vectors the inner product is the cosine."""
+    """For normalized vectors the inner product is the cosine."""
     train_sample: int | None = Field(default=None, ge=1)
     """Vectors to train on; default 64 for each centroid, at least 65 536, at most all."""
     seed: int = 0
     """Draws the training sample."""
     nprobe: int | None = Field(default=None, ge=1)
-    """Lists of an IVF index that a search looks into; default 1/16 of them, within 8 and 128."""
+    """Lists of an IVF index that a search reads; default 1/16 of them, between 8 and 128."""
     ef_search: int | None = Field(default=None, ge=1)
     """How widely an HNSW graph is searched; default 64."""
     stored_as: StoredAs = "float32"
@@ -141,7 +141,7 @@ class BuildSettings(Settings):
     cache: Path | None = None
     """Where vectors are kept between builds. Default: `$MEMPO_CACHE`, or else `~/.cache/mempo`."""
     keep_embeddings: bool = True
-    """Whether the vectors stay in the cache, for other factories and for a corpus built again."""
+    """Keep the vectors in the cache, for other factories and for building the index again."""
 
     @model_validator(mode="after")
     def _vectors_have_an_encoder(self) -> BuildSettings:

@@ -20,8 +20,8 @@ class OutcomeSettings(Settings):
     format_gate: bool = True
     """A broken format rule makes the score 0, however right the answer."""
     on_overflow: Literal["score", "exclude"] = "score"
-    """A rollout that ran out of its context window: `score` it like any other (without an answer that is 0), or
-    `exclude` it, as one that says nothing about the policy: it then does not count, in training or in averages."""
+    """What to do with a rollout that ran out of its context window: `score` it like any other (0 without an answer),
+    or `exclude` it, so that it does not count in training or in averages."""
     separator: str = ";"
     """Splits the answer when the question has several objectives; never used with one. Its full-width form (；)
     splits too."""
@@ -48,17 +48,17 @@ class ProbeSettings(Settings):
     """The continuation that asks the policy for the gold answer."""
 
     thought: str = "The information gathered so far is enough to answer the question."
-    """The thought put into the policy's mouth before the answer. For a published checkpoint, give the sentence it was
-    trained with."""
+    """The thought that is written for the policy before the answer. For a published checkpoint, use the sentence
+    that it was trained with."""
     joiner: str = ";"
     """Joins the gold answers of several objectives."""
     separators_are_gold: bool = False
     """Count the joiners among the gold tokens, as the original does. They are easy to predict whatever the note
     says."""
     objectives: Literal["joined", "averaged"] = "joined"
-    """How several objectives become one P: the mean over all their gold tokens, or the mean of one P per objective, so
-    that a long answer weighs no more than a short one. The answers before an objective stay in front of it, since a
-    policy that answers all of them in order would begin with no other than the first."""
+    """How several objectives become one P: the mean over all their gold tokens, or the mean of one P per objective,
+    so that a long answer weighs no more than a short one. Each objective is probed behind the answers of the
+    objectives before it, because the policy answers them in order."""
     max_gold_tokens: int = Field(default=256, ge=1)
     """A longer gold answer gives no signal (`long_gold`)."""
 
@@ -82,7 +82,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 class LookaheadSettings(Settings):
-    """What a note is still worth later, when more has been seen: the value of the same note, not of later ones.
+    """Also reward what the same note is still worth later, after more tool results.
 
     P(mem) becomes  sum_j gamma^j P(answer | question, note t, tool results of turns t .. t+j-1) / sum_j gamma^j
     over j = 0 .. k, as far as the rollout goes.
@@ -99,9 +99,10 @@ class MemorySettings(Settings):
     are refused."""
 
     preset: Literal["recommended", "original"] = "recommended"
-    """`recommended`: P(mem) alone, pooled per turn, no threshold; a lost note counts as the worst (`lost_notes`), and
-    memory advantages fade as the outcome begins to tell rollouts apart (`fade_batches`). `original`: the published
-    method, choice by choice. Keys given beside it win. `memory: original` alone is short for it."""
+    """`recommended`: P(mem) alone, one pool for each turn, no threshold; a lost note counts as the worst
+    (`lost_notes`), and memory advantages fade as scores begin to differ within groups (`fade_batches`). `original`:
+    the published method, choice by choice. Keys that you give beside it win. `memory: original` alone is short for
+    it."""
     baseline: Literal["none", "full", "visible", "previous_note"] = "none"
     """What P(mem) is compared with. `none`: nothing, the pool of the question is baseline enough. `full`: P given the
     whole history before the turn (the original). `visible`: P given what the policy really saw before it wrote the
@@ -109,18 +110,19 @@ class MemorySettings(Settings):
     before, so that copying it earns nothing (HiMPO); the question alone where there was none. All but `none` cost one
     more pass a note."""
     full_policy: Literal["actor", "reference"] = "actor"
-    """Who computes the baseline's P: the policy as it is, or the frozen policy that RL started from, which does not
-    drift. Evaluation knows the policy alone."""
+    """Which policy computes the baseline's P: the current one, or the frozen one that RL started from, which does
+    not drift. Evaluation always uses the current one."""
     threshold: Literal["none", "independent", "both", "either"] = "none"
-    """Which gold tokens enter the mean: all; those more probable than `threshold_value`, chosen on each side for itself
-    (the original); those above it on both sides; those above it on at least one."""
+    """Which gold tokens enter the mean: all; those more probable than `threshold_value`, chosen separately on each
+    side (the original); those above it on both sides; those above it on at least one."""
     threshold_value: float = Field(default=0.5, gt=0, lt=1)
     """A gold token passes when its probability is strictly greater."""
     threshold_quantile: float | None = Field(default=None, gt=0, lt=1)
     """Instead of `threshold_value`: this quantile of the log-probs of all gold tokens of the batch, both sides
     together (linear between two values)."""
     empty_is_one: bool = False
-    """The original's rule: P of an empty choice is exp(0) = 1, the best value there is. Off: no signal."""
+    """The original's rule: if no token passes the threshold, P is exp(0) = 1, the best possible value. Off: no
+    signal."""
     reward: Literal["difference", "log_ratio", "compression"] = "difference"
     """`difference`: P(mem) - P(base). `log_ratio`: log(P(mem) + eps) - log(P(base) + eps), which does not depend on
     their scale. `compression`: (P(mem) / (P(base) + eps)) / (note tokens / tokens of the whole history), question
@@ -130,16 +132,16 @@ class MemorySettings(Settings):
     length_penalty: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """lambda: every reward loses  lambda * note tokens / length_limit_tokens."""
     length_limit_tokens: int | None = Field(default=None, ge=1)
-    """The note length that costs a whole lambda. None: `limits.max_note_tokens`, or else `limits.max_turn_tokens`."""
+    """The note length that costs the full lambda. None: `limits.max_note_tokens`, or else `limits.max_turn_tokens`."""
     lookahead: LookaheadSettings = LookaheadSettings()
     pool: Literal["question", "turn"] = "turn"
-    """The rewards a note is compared with: all of its question's, or those of the same turn index."""
+    """Which rewards a note is compared with: all of its question, or those of the same turn."""
     min_pool: int = Field(default=4, ge=2)
     """A turn's pool with fewer rewards falls back to the question's."""
     lost_notes: Literal["ignored", "worst"] = "worst"
-    """What becomes of a turn that should have a note and has none that is closed, filled and short enough, or whose
-    action cannot be carried out: nothing; or it enters the pool with the lowest reward there is, and its advantage lies
-    on all that was generated in the turn."""
+    """What happens with a turn that should have a note but has none that is closed, not empty and short enough, or
+    whose action cannot be carried out. `ignored`: nothing. `worst`: it enters the pool with the lowest possible
+    reward, and its advantage lies on everything generated in the turn."""
     small_pool: Literal["no_signal", "original"] = "no_signal"
     """A pool below 2: `no_signal`, or the original's mean 0 and std 1 (the raw reward becomes the advantage)."""
     normalize_std: bool = True
@@ -147,11 +149,11 @@ class MemorySettings(Settings):
     weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     """Factor of the memory advantage. 0 measures the signal without training on it."""
     fade_batches: int | None = Field(default=4, ge=1)
-    """Multiply `weight` by the share of groups whose scores are all equal, over so many of the last batches: full where
-    the outcome says nothing, zero where it tells all rollouts apart. None: the weight is constant."""
+    """Multiply `weight` by the share of silent groups (all scores equal) over this many of the last batches: full
+    weight if all groups are silent, zero if none is. None: the weight is constant."""
     gate: Literal["always", "when_group_varies", "when_not_negative"] = "always"
-    """Where memory advantages are given: everywhere; only in groups whose outcome scores differ; only in rollouts whose
-    outcome advantage is known and >= 0. Gated notes stay in the pool."""
+    """Which notes get memory advantages: all; only those in groups whose scores differ; only those in rollouts with
+    an outcome advantage >= 0. The other notes stay in the pool."""
     probe: ProbeSettings = ProbeSettings()
 
     @model_validator(mode="before")

@@ -35,17 +35,14 @@ class PromptSettings(Settings):
     template: Literal["auto", "plain", "chat"] = "auto"
     """`chat` uses the tokenizer's chat template, `plain` none, `auto` the template where the tokenizer has one."""
     system: str = "You are a helpful assistant."
-    """System prompt; with `plain` it stands before the question; empty leaves it out."""
+    """System prompt; with `plain` it is put before the question; empty means none."""
     question: str = "{question}"
     """Text around the question; instructions for a model that was not fine-tuned go here."""
-    short_results: bool = False
-    """Show a tool result whole in the turn after it and short from then on (`search.short_passage_chars`,
-    `access.short_page_chars`); for contexts that keep old results: `full`, `react`, `window(k)`."""
     force_mem: bool = False
     """Begin every turn from the second on with `<mem>`, written for the policy (no loss, no advantage)."""
     date: str | None = None
     """Today's date for chat templates that ask for it, such as 2026-03-01. None: the day on which the run or the
-    evaluation began, which is written here, so that a resumed one asks the same prompts."""
+    evaluation began, which is written here, so that a resumed one has the same prompts."""
 
     @field_validator("date", mode="before")
     @classmethod
@@ -55,7 +52,7 @@ class PromptSettings(Settings):
         try:
             return day.fromisoformat(value).isoformat()
         except (TypeError, ValueError):
-            raise ValueError(f"{value!r} is no date; write it as 2026-03-01") from None
+            raise ValueError(f"{value!r} is not a date; write it as 2026-03-01") from None
 
 
 class AgentSettings(Settings):
@@ -65,11 +62,13 @@ class AgentSettings(Settings):
     """`full`, `react`, `memory`, `last_turn`, `generations`, `window(k)`, or `package.module:factory`, called with the
     renderer."""
     notes: Presence = "required"
-    """Whether turns from the second on hold a note; `forbidden` is an agent without memory (ReAct)."""
+    """Whether turns from the second on must, may or must not have a note; `forbidden` is an agent without memory
+    (ReAct)."""
     first_note: Presence = "optional"
     """The same for the first turn, in which there is nothing to note yet."""
     tools: tuple[str, ...] = ("search", "access")
-    """`search`, `access`, or `package.module:factory` of a tool of your own, for one of these tags or its own."""
+    """`search`, `access`, or `package.module:factory` for a tool of your own, which answers one of these tags or one
+    of its own."""
 
     @field_validator("context")
     @classmethod
@@ -103,13 +102,13 @@ class LimitSettings(Settings):
     max_obs_tokens: int = Field(default=1024, ge=1)
     """One tool result, wrapper included."""
     max_note_tokens: int | None = Field(default=None, ge=1)
-    """A longer note is refused: it counts as truncated and the note before it stays in force."""
+    """A longer note is refused: it counts as truncated, and the note before it stays the current one."""
     max_malformed_turns: int | None = Field(default=None, ge=1)
-    """So many turns in a row without a valid action end a rollout; None: never."""
+    """This many turns in a row without a valid action end a rollout; None: never."""
     max_tool_s: float = Field(default=600.0, gt=0)
     """Seconds of one tool call, retries included; a tool that takes longer counts as failed."""
     max_tool_errors: int = Field(default=2, ge=1)
-    """So many failed tool calls end a rollout; one already keeps it out of every statistic."""
+    """This many failed tool calls end a rollout; a single one already excludes it from every statistic."""
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from mempo.config.base import Settings
 from mempo.config.cluster import ClusterSettings
@@ -17,6 +17,8 @@ from mempo.config.server import ServerSettings
 from mempo.config.tools import AccessSettings, SearchSettings
 from mempo.config.train import AdvantageSettings, RlSettings, SftSettings, ToySettings
 
+Tracker = Literal["tensorboard", "wandb", "trackio", "mlflow"]
+
 
 class Config(Settings):
     """All settings of a run, as nested attributes such as `config.rl.steps`; docs/settings.md lists them."""
@@ -26,11 +28,11 @@ class Config(Settings):
     output: str = Field(default="runs/run", min_length=1)
     """The run folder."""
     seed: int = Field(default=0, ge=0)
-    """Of everything that is drawn at random: demonstrations, questions, noise, weights of a toy."""
+    """Decides everything random: demonstrations, questions, noise, weights of a toy."""
     model: ModelSettings = ModelSettings()
     start: str | None = Field(default=None, min_length=1)
-    """Begin RL from a policy that was trained before: a run folder (where its SFT ended) or a model folder, such as a
-    checkpoint of a run. SFT is skipped, whatever `sft.steps` says."""
+    """Begin RL from a trained policy: a run folder (the end of its SFT) or a model folder, such as a checkpoint of a
+    run. SFT is skipped, whatever `sft.steps` says."""
     toy: ToySettings | None = None
     """A tiny policy made from scratch for the environment or the files, instead of a model of `model.path`."""
     data: DataSettings = DataSettings()
@@ -49,10 +51,17 @@ class Config(Settings):
     rl: RlSettings = RlSettings()
     sampler: SamplerSettings = SamplerSettings()
     evaluate: EvalSettings = EvalSettings()
+    track: tuple[Tracker, ...] = ()
+    """Trackers that get the metrics beside metrics.jsonl, local unless told otherwise (docs/trackers.md)."""
     server: ServerSettings | None = None
     """A model behind an OpenAI-compatible server to evaluate, instead of model.path or toy."""
     cluster: ClusterSettings | None = None
     """A run of verl on GPU nodes (`mempo cluster launch`, docs/cluster.md) instead of one in this process."""
+
+    @field_validator("track", mode="before")
+    @classmethod
+    def _one_or_more(cls, value: Any) -> Any:
+        return tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _length_limit_of_notes(self) -> Config:

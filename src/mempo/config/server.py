@@ -32,15 +32,15 @@ class ServerSettings(Settings):
     """A folder or hub name with the tokenizer of the served model, or `bytes` (one token a byte: every limit and cost
     in tokens then counts bytes). None: that of `model`, where that is a folder or hub name."""
     api: Literal["auto", "completions", "chat"] = "auto"
-    """`auto` takes completions where the server has them: only there can a prompt be continued as it stands."""
+    """`auto` uses completions if the server has them, because only those continue a prompt exactly as it is."""
     key_variable: str = Field(default="OPENAI_API_KEY", min_length=1)
-    """The environment variable that holds the key; without one the server is asked without."""
+    """The environment variable with the key; if it is not set, requests have no key."""
     timeout_s: float = Field(default=300.0, gt=0, allow_inf_nan=False)
-    """Seconds of one try, the whole reply included; waiting for one's turn is not counted."""
+    """Seconds of one try, the whole reply included; waiting for a free connection does not count."""
     max_concurrent: int = Field(default=64, ge=1)
     """Requests under way at once."""
     retry: RetrySettings = RetrySettings(tries=5, backoff_s=0.5, max_backoff_s=60.0)
-    """For busy servers (429, 5xx), broken connections and replies that are no JSON."""
+    """For busy servers (429, 5xx), broken connections and replies that are not JSON."""
     extra: dict[str, Any] = Field(default_factory=dict)
     """More fields for every request, such as `chat_template_kwargs`."""
 

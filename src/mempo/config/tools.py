@@ -69,15 +69,13 @@ class SearchSettings(Settings):
     """Settings of the search tool. The budget in tokens, `limits.max_obs_tokens`, is the loop's to keep."""
 
     source: Literal["corpus", "web"] = "corpus"
-    """`corpus` is what `data.*` names, in this process or behind a server; `web` asks a search engine."""
+    """`corpus` searches what `data.*` names, in this process or behind a server; `web` asks a search engine."""
     top_k: int = Field(default=5, ge=1)
     """Passages that a search shows."""
     passage: str = "[{n}] {title}\n{text}"
     """How a passage is shown; `{n}`, `{title}`, `{text}` and `{url}` are filled in."""
     max_passage_chars: int = Field(default=5000, ge=1)
     """A longer passage is cut before it is tokenised."""
-    short_passage_chars: int = Field(default=160, ge=0)
-    """As much of a passage stays where old results are shown short (`prompt.short_results`)."""
     max_concurrent: int = Field(default=32, ge=1)
     """Searches under way at once."""
     retry: RetrySettings = RetrySettings()
@@ -100,11 +98,9 @@ class AccessSettings(Settings):
     """Settings of the page tool."""
 
     source: Literal["corpus", "web"] = "corpus"
-    """`corpus` knows the urls of the corpus alone; `web` fetches from the live web what the policy asks for."""
+    """`corpus` opens only urls of the corpus; `web` fetches from the live web what the policy asks for."""
     max_page_chars: int = Field(default=20_000, ge=1)
     """A longer page is cut before it is tokenised."""
-    short_page_chars: int = Field(default=400, ge=0)
-    """As much of a page stays where old results are shown short (`prompt.short_results`)."""
     max_concurrent: int = Field(default=32, ge=1)
     """Pages under way at once."""
     retry: RetrySettings = RetrySettings()

@@ -16,8 +16,8 @@ class AdvantageSettings(Settings):
     normalize_std: bool = True
     """Divide by the group's standard deviation; off is the Dr. GRPO variant (mean only)."""
     function: str | None = None
-    """`package.module:function` that makes the advantages instead of the formulas here, from an `AdvantageBatch`
-    (docs/extending.md)."""
+    """`package.module:function` that computes the advantages from an `AdvantageBatch`, instead of the built-in
+    formulas (docs/extending.md)."""
 
 
 KLKind = Literal["k1", "k2", "k3"]
@@ -25,19 +25,20 @@ Aggregate = Literal["token_mean", "rollout_mean"]
 
 
 class LossSettings(Settings):
-    """Clipped surrogate, and a term that holds the policy near the one that RL started from."""
+    """PPO's clipped surrogate, and a KL term that keeps the policy near the one that RL started from."""
 
     clip_low: float = Field(default=0.2, gt=0, le=1)
-    """The ratio counts down to 1 - clip_low."""
+    """Ratios below 1 - clip_low are clipped."""
     clip_high: float = Field(default=0.2, gt=0, allow_inf_nan=False)
-    """The ratio counts up to 1 + clip_high."""
+    """Ratios above 1 + clip_high are clipped."""
     kl: Literal["none", "k1", "k2", "k3"] = "none"
     """Estimator of the KL to the reference policy in the loss, see `kl_estimate`. As a loss term k2 has the gradient of
     KL(policy || reference), k3 that of KL(reference || policy), and k1 none on average."""
     kl_coef: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Its factor. Groups without spread in their scores feel it too."""
+    """Factor of the KL term. It also applies to groups whose scores are all equal."""
     aggregate: Aggregate = "token_mean"
-    """`token_mean`: every generated token of the batch counts the same. `rollout_mean`: every rollout does."""
+    """`token_mean`: every generated token of the batch counts the same. `rollout_mean`: every rollout counts the
+    same."""
 
     @model_validator(mode="after")
     def _warn_of_k1(self) -> LossSettings:
@@ -70,31 +71,30 @@ class OptimSettings(Settings):
     beta2: float = Field(default=0.999, ge=0, lt=1)
     """Decay of the mean of their squares."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """Share of a weight that is taken off in each step, times the learning rate."""
+    """Share of a weight that is subtracted in each step, times the learning rate."""
     max_grad_norm: float = Field(default=1.0, gt=0)
-    """A longer gradient is cut to this length."""
+    """A gradient with a larger norm is scaled down to it."""
     micro_batch_tokens: int = Field(default=16_384, ge=1)
     """Padded tokens of one forward and backward pass; changes memory and speed, never the result."""
 
 
 class ExpertSettings(Settings):
-    """How the expert writes. Outside these words it copies what it asks for and what it finds."""
+    """How the expert writes. All other words it copies from its queries and results."""
 
     loss: float = 0.0
     """Chance that a newly found fact is left out of the note, for good."""
     lossless_share: float = 0.0
-    """Share of the episodes in which nothing is lost, so that a complete note is nothing new to the policy."""
+    """Share of the episodes in which nothing is lost, so that the policy has seen complete notes."""
     known: str = "{query}: {found}"
     """How a note states a fact."""
     lost: str = ""
-    """What a note says in place of a fact that it lost, `{query}` filled in; empty: nothing, the fact is gone without a
-    trace."""
+    """What a note says instead of a lost fact, `{query}` filled in; empty: nothing at all."""
     separator: str = "; "
     """Between facts in a note."""
     nothing: str = "nothing"
     """What a note says when nothing is known."""
     open: str = "\nopen: {queries}"
-    """What follows the facts while something is open; empty leaves it out."""
+    """What follows the facts while some are still missing; empty: nothing."""
     think_search: str = "next: {query}"
     """The thought before anything but an answer; `{query}` is what is searched for, or where an expert of an
     environment is going; such experts may fill in more."""
@@ -105,8 +105,8 @@ class ExpertSettings(Settings):
     unknown: str = "unknown"
     """The answer to an objective whose fact the expert does not know."""
     omit_unknown: bool = False
-    """Leave such objectives out of the answer, unless there is nothing else to say. Easier to learn than saying
-    `unknown` in the right places; wrong too."""
+    """Leave such objectives out of the answer, unless nothing else is left. This is easier to learn than writing
+    `unknown` in the right places, and just as wrong."""
 
 
 class SftSettings(Settings):
@@ -122,7 +122,7 @@ class SftSettings(Settings):
     """A folder of `mempo eval` in which a stronger model played the training questions: its right rollouts are the
     demonstrations, in place of the expert's (docs/data.md)."""
     full_share: float = Field(default=0.2, ge=0, le=1)
-    """Share of the episodes that are told with the full history, so that it is no foreign text to the policy."""
+    """Share of the episodes that are shown with the full history, so that the policy has seen such prompts too."""
     probe_share: float = Field(default=0.2, ge=0, lt=1)
     """Share of the rows that are probe samples, `[question][note] → answer`: without them the memory signal asks for
     something the policy has never seen."""
@@ -130,14 +130,14 @@ class SftSettings(Settings):
     """Probe samples from episodes with complete notes, whatever `expert.loss` is."""
     expert: ExpertSettings = ExpertSettings()
     lossy_steps: int | None = Field(default=None, ge=1)
-    """The last so many steps show notes that lose facts (`expert.loss`); before them nothing is lost, so that the
-    policy is fluent in complete notes before it learns to forget. None: all steps."""
+    """Only this many steps at the end show notes that lose facts (`expert.loss`). The steps before show complete
+    notes, so that the policy can write those before it learns to forget. None: all steps lose facts."""
     optim: OptimSettings = OptimSettings(lr=1e-5, warmup_steps=10, schedule="cosine")
     save_every: int = Field(default=100, ge=1)
     """Steps between checkpoints."""
     keep_every: int | None = Field(default=None, ge=1)
-    """Keep the checkpoint of every so many steps for good: policies of growing strength that other runs can start from
-    (`start`). None: the last two stay."""
+    """Keep every checkpoint at a multiple of this many steps: policies of growing strength that other runs can start
+    from (`start`). None: only the last two stay."""
 
 
 class RlSettings(Settings):
@@ -146,33 +146,33 @@ class RlSettings(Settings):
     steps: int = Field(default=0, ge=0)
     """Batches of questions; 0 skips the stage."""
     seed: int | None = Field(default=None, ge=0)
-    """Seed of the order of questions and of the rollouts; None: `seed`, which also draws the data and the start. Apart
-    from it, the noise of RL can be seen on one start."""
+    """Seed of the order of questions and of the rollouts; None: `seed`, which also decides the data and the start.
+    Change only `rl.seed` to see the noise of RL from one start."""
     questions_per_step: int = Field(default=8, ge=1)
     """Questions of a batch."""
     rollouts_per_question: int = Field(default=16, ge=1)
-    """The group that a rollout is compared with."""
+    """Rollouts of a question, which are compared with each other."""
     updates_per_step: int = Field(default=1, ge=1)
-    """Optimizer steps per batch of questions, whatever the number of turns and rows; questions are dealt out evenly."""
+    """Optimizer steps per batch of questions, whatever the number of turns and rows; questions are divided evenly."""
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Of sampling during training; ratios are taken at the same."""
+    """Sampling temperature during training, also used for the ratios of the loss."""
     schedule: Literal["auto", "lockstep", "eager"] = "auto"
     """How rollouts are batched: `lockstep` repeats exactly, `eager` never waits. `auto`: lockstep on CPU."""
     memory_signal: bool = True
     """Score the notes and add their advantages. Off: outcome alone, whatever `memory` says; evaluation still reports
     P(mem)."""
     probe_check_questions: int = Field(default=24, ge=0)
-    """Before the first step, so many questions are asked whether the probe tells a right note from one with a wrong
-    fact and from another question's note; 0: no check."""
+    """How many questions check before the first step whether the probe can tell a right note from one with a wrong
+    fact, and from another question's note; 0: no check."""
     max_failed_share: float = Field(default=0.8, gt=0, le=1, allow_inf_nan=False)
-    """A step of which a larger share of rollouts failed (tools, a model server) stops the run with the cause: the few
-    that are left are no sample of the policy. 1: only a step of which all failed."""
+    """If a larger share of a step's rollouts failed (tools, a model server), the run stops with the cause, because
+    the few that are left say little about the policy. 1: stop only if all failed."""
     optim: OptimSettings = OptimSettings()
     loss: LossSettings = LossSettings()
     save_every: int = Field(default=20, ge=1)
     """Steps between checkpoints."""
     log_rollouts_every: int = Field(default=1, ge=0)
-    """Save the rollouts of every so many steps; 0 saves none."""
+    """Save the rollouts of every n-th step; 0 saves none."""
 
     @model_validator(mode="after")
     def _updates_divide_questions(self) -> RlSettings:
@@ -205,5 +205,7 @@ class ToySettings(Settings):
     @model_validator(mode="after")
     def _heads_divide(self) -> ToySettings:
         if self.hidden_size % self.heads:
-            raise ValueError(f"toy.hidden_size {self.hidden_size} is no multiple of toy.heads {self.heads}; try 4 or 8")
+            raise ValueError(
+                f"toy.hidden_size {self.hidden_size} is not a multiple of toy.heads {self.heads}; try 4 or 8"
+            )
         return self

@@ -16,8 +16,6 @@ ADVANTAGE_KEYS = ("pool", "min_pool", "small_pool", "weight", "normalize_std", "
 
 _DENSE_OF_BUILD = ("dense.factory", "dense.metric", "dense.train_sample", "dense.seed", "dense.stored_as")
 _DENSE = (*_DENSE_OF_BUILD, "dense.nprobe", "dense.ef_search")
-_ONE_RESULT = ("memory", "last_turn", "generations", "window(1)")
-"""Contexts that show the last tool result alone."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +79,6 @@ TABLE: tuple[Unused, ...] = (
         lambda s: s.advantages.function,
         "advantages.function is {s.advantages.function}, so {key} would do nothing; unset one of the two",
         is_set=lambda s, key: s.memory.beside_preset(key.removeprefix("memory.")),
-    ),
-    Unused(
-        "Config",
-        ("prompt.short_results",),
-        lambda s: s.agent.context in _ONE_RESULT,
-        "agent.context {s.agent.context} shows the last tool result alone, so {key} would do nothing; set "
-        "prompt.short_results=false, or a context that keeps old results (full, react, window(k))",
     ),
     Unused(
         "Config",

@@ -1,14 +1,13 @@
 """YAML as people expect it: the core schema of YAML 1.2, one mapping a file, every key once.
 
 PyYAML's parser gives the events; values are made from them here, because its own reader follows YAML 1.1 (`1e-6` is a
-text there, `on` is true, `1:30` is ninety), lets a key stand twice, and follows anchors without end.
+text there, `on` is true, `1:30` is ninety), lets a key be given twice, and follows anchors without end.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +49,8 @@ def load_yaml(text: str, name: str) -> dict[str, Any]:
     """A mapping; an empty document is an empty one. `name`: of the place, for messages.
 
     Raises:
-        ConfigError: not YAML (the place is named), a key that stands twice, no mapping, several documents, or more than
-            a configuration can hold.
+        ConfigError: not YAML (the place is named), a key that is given twice, no mapping, several documents, or more
+            than a configuration can hold.
     """
     data = _load(text, name)
     if data is None:
@@ -128,63 +127,64 @@ _Dumper.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(f"^(?:{_BASED.
 
 # --- from events to values -----------------------------------------------------------------------------------------
 
-
-@dataclass
-class _Open:
-    """A list or mapping whose end has not come. `key`: that of the value which comes next, once it is known."""
-
-    value: list[Any] | dict[Any, Any]
-    anchor: str | None
-    first: int
-    has_key: bool = False
-    key: Any = None
+_UNFINISHED = object()
 
 
-@dataclass
-class _Builder:
-    """Values of one document. `sizes`: how many values an anchor stands for, itself included."""
+class _Reader:
+    """Values of one document. `anchors`: the value of each, and how many values it stands for, itself included."""
 
-    name: str
-    anchors: dict[str, Any] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=dict)
-    stack: list[_Open] = field(default_factory=list)
-    count: int = 0
-    root: Any = None
+    def __init__(self, name: str, events: Iterator[yaml.Event]) -> None:
+        self.name, self.events, self.count = name, events, 0
+        self.anchors: dict[str, tuple[Any, int]] = {}
 
     def refuse(self, event: yaml.Event, fact: str) -> ConfigError:
         return ConfigError(f"{self.name}, line {event.start_mark.line + 1}: {fact}")
 
-    def read(self, event: yaml.Event) -> None:
-        if isinstance(event, yaml.ScalarEvent):
-            self._refuse_tag(event)
-            first = self.count
-            self._put(event, self._scalar(event), 1)
-            self._remember(event.anchor, self._last, first)
-        elif isinstance(event, yaml.CollectionStartEvent):
-            self._refuse_tag(event)
-            if len(self.stack) >= MAX_DEPTH:
-                raise self.refuse(event, f"more than {MAX_DEPTH} levels of nesting; a configuration has fewer")
-            made: list[Any] | dict[Any, Any] = [] if isinstance(event, yaml.SequenceStartEvent) else {}
-            first = self.count
-            self._put(event, made, 1)
-            self.stack.append(_Open(made, event.anchor, first))
-        elif isinstance(event, yaml.CollectionEndEvent):
-            done = self.stack.pop()
-            self._remember(done.anchor, done.value, done.first)
-        elif isinstance(event, yaml.AliasEvent):
-            if any(part.anchor == event.anchor for part in self.stack):
-                raise self.refuse(event, f"*{event.anchor} stands inside &{event.anchor}: it would hold itself")
-            if event.anchor not in self.anchors:
+    def value(self, event: Any, depth: int = 0) -> Any:
+        """The value that begins with `event`, inside `depth` lists and mappings."""
+        if isinstance(event, yaml.AliasEvent):
+            found, size = self.anchors.get(event.anchor, (None, 0))
+            if not size:
                 raise self.refuse(event, f"*{event.anchor} names nothing; there is no &{event.anchor} before it")
-            self._put(event, self.anchors[event.anchor], self.sizes[event.anchor])
-
-    def _refuse_tag(self, event: yaml.Event) -> None:
-        tag = getattr(event, "tag", None)
-        if tag not in (None, "!"):
+            if found is _UNFINISHED:
+                raise self.refuse(event, f"*{event.anchor} is inside &{event.anchor}: it would contain itself")
+            self._counted(event, size)
+            return found
+        if event.tag not in (None, "!"):
+            line = event.start_mark.line + 1
             raise ConfigError(
-                f"{self.name} is not valid YAML: line {event.start_mark.line + 1} has the tag {tag!r}; a "
-                "configuration holds plain values"
+                f"{self.name} is not valid YAML: line {line} has the tag {event.tag!r}; a configuration holds plain "
+                "values"
             )
+        before = self.count
+        self._counted(event, 1)
+        self._remember(event, _UNFINISHED, 1)
+        if isinstance(event, yaml.ScalarEvent):
+            found = self._scalar(event)
+        elif depth == MAX_DEPTH:
+            raise self.refuse(event, f"more than {MAX_DEPTH} levels of nesting; a configuration has fewer")
+        elif isinstance(event, yaml.SequenceStartEvent):
+            found = [self.value(one, depth + 1) for one in self._up_to(yaml.SequenceEndEvent)]
+        else:
+            found = {}
+            for one in self._up_to(yaml.MappingEndEvent):
+                key = self._key(one, self.value(one, depth + 1), found)
+                found[key] = self.value(next(self.events), depth + 1)
+        self._remember(event, found, self.count - before)
+        return found
+
+    def _up_to(self, end: type[yaml.Event]) -> Iterator[yaml.Event]:
+        while not isinstance(event := next(self.events), end):
+            yield event
+
+    def _key(self, event: yaml.Event, key: Any, known: Mapping[Any, Any]) -> Any:
+        if isinstance(key, list | dict):
+            raise self.refuse(event, f"a key is one word, not a {type(key).__name__}")
+        if key == "<<":
+            raise self.refuse(event, "<< is of YAML 1.1; write the keys out, or build on another file with recipe:")
+        if key in known:
+            raise self.refuse(event, f"the key {key!r} is given twice; keep one of the two")
+        return key
 
     def _scalar(self, event: yaml.ScalarEvent) -> Any:
         if not event.implicit[0] or event.style:
@@ -194,49 +194,29 @@ class _Builder:
         except ValueError:
             raise self.refuse(event, f"a number of {len(event.value)} digits") from None
 
-    def _remember(self, anchor: str | None, value: Any, first: int) -> None:
-        if anchor is not None:
-            self.anchors[anchor], self.sizes[anchor] = value, self.count - first
-
-    def _put(self, event: yaml.Event, value: Any, size: int) -> None:
+    def _counted(self, event: yaml.Event, size: int) -> None:
         self.count += size
-        self._last = value
         if self.count > MAX_VALUES:
             raise self.refuse(event, f"more than {MAX_VALUES} values; a configuration has fewer")
-        if not self.stack:
-            self.root = value
-            return
-        top = self.stack[-1]
-        if isinstance(top.value, list):
-            top.value.append(value)
-        elif top.has_key:
-            top.value[top.key], top.has_key = value, False
-        elif isinstance(value, list | dict):
-            raise self.refuse(event, f"a key is one word, not a {type(value).__name__}")
-        elif value == "<<":
-            raise self.refuse(event, "<< is of YAML 1.1; write the keys out, or build on another file with recipe:")
-        elif value in top.value:
-            raise self.refuse(event, f"the key {value!r} stands twice; keep one of the two")
-        else:
-            top.key, top.has_key = value, True
+
+    def _remember(self, event: Any, found: Any, size: int) -> None:
+        if event.anchor is not None:
+            self.anchors[event.anchor] = found, size
 
 
 def _load(text: str, name: str) -> Any:
     if len(text) > MAX_CHARS:
         raise ConfigError(f"{name} has {len(text)} characters; a configuration has at most {MAX_CHARS}")
-    built: _Builder | None = None
     try:
-        for event in _events(text):
+        events = iter(yaml.parse(text, Loader=yaml.SafeLoader))
+        reader = _Reader(name, events)
+        found, documents = None, 0
+        for event in events:
             if isinstance(event, yaml.DocumentStartEvent):
-                if built is not None:
-                    raise built.refuse(event, "a second document begins; a configuration is one")
-                built = _Builder(name)
-            elif built is not None:
-                built.read(event)
+                documents += 1
+                if documents > 1:
+                    raise reader.refuse(event, "a second document begins; a configuration is one")
+                found = reader.value(next(events))
     except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
-    return None if built is None else built.root
-
-
-def _events(text: str) -> Iterator[yaml.Event]:
-    return yaml.parse(text, Loader=yaml.SafeLoader)
+    return found

@@ -36,7 +36,7 @@ def load_questions(path: str | Path, *, limit: int | None = None) -> list[Questi
     rows call unanswerable are left out.
 
     Raises QuestionFileError in one line: no such file, a folder, no questions, a broken row (its line or row number and
-    the reason), an id that stands twice, a broken file of aliases beside it (`mempo.data.aliases`).
+    the reason), an id that is given twice, a broken file of aliases beside it (`mempo.data.aliases`).
     """
     return read_questions(path, limit=limit).questions
 
@@ -105,7 +105,7 @@ def read_questions(
         if first is place:
             questions.append(question)
         else:
-            bad(f"questions {path}: id {question.id!r} stands in {first} and in {place}; ids must be unique")
+            bad(f"questions {path}: id {question.id!r} is in {first} and in {place}; ids must be unique")
     if skipped:
         left_out = f"{counted(len(skipped), 'broken row')} of {path} {'is' if len(skipped) == 1 else 'are'} left out"
         remarks.append(f"{left_out}; the first: {skipped[0]}")

@@ -65,7 +65,7 @@ def _printed(text: str) -> Any:
             done = stack.pop()
             stack[-1].append(done)
         elif token.string != "," and token.type not in _NO_TEXT:
-            raise ValueError(f"{token.string!r} is no string")
+            raise ValueError(f"{token.string!r} is not a string")
     if len(stack) > 1 or len(stack[0]) != 1:
         raise ValueError("not one list")
     return stack[0][0]

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 
 from mempo.config.rewards import MemorySettings, ProbeSettings
 from mempo.diagnose.numbers import mean, std
-from mempo.diagnose.records import Batch, RolloutRecord, TurnRecord
+from mempo.diagnose.records import Batch, RolloutRecord, TurnRecord, spread
 from mempo.rewards.answer_match import says_one_of
 from mempo.rewards.memory import probe_request
 from mempo.rewards.note_contexts import full_context, note_context
 from mempo.rewards.note_reward import Evidence, note_reward
-from mempo.rewards.probe import Probe, probe_or_reason
+from mempo.rewards.probe import Probe, build_probe
 from mempo.rollout.interfaces import Scorer, ScoreRequest
 from mempo.rollout.question import Question
 from mempo.rollout.tokenizer import Tokenizer
@@ -67,26 +67,21 @@ def ask(
         for turn in rollout.noted
     ]
     chosen = [places[i] for i in spread(len(places), notes)]
-    donors = _Donors(places)
     empty_ids = tokenizer.encode_trusted("<mem></mem>")
-    probes: dict[str, Probe | None] = {}
     requests: list[ScoreRequest] = []
     asked: list[tuple[RolloutRecord, TurnRecord, Probe, TurnRecord | None, dict[str, int]]] = []
     for rollout, turn, trajectory in chosen:
-        key = f"{rollout.question_id}\0{rollout.question}\0{rollout.objectives}"
-        if key not in probes:
-            probes[key] = _probe(rollout, tokenizer, probe)
-        target = probes[key]
+        target = _probe(rollout, tokenizer, probe)
         if target is None or (turn.signal and turn.signal.gold_tokens not in (0, len(target.gold))):
             continue
-        donor = donors.nearest(rollout, turn)
+        donor = _donor(rollout, turn, places)
         contexts = {
             "note": note_context(trajectory, trajectory.turns[turn.index]),
             "empty": trajectory.question_ids + empty_ids,
             "history": full_context(trajectory, trajectory.turns[turn.index]),
         }
         if donor is not None:
-            contexts["other"] = trajectory.question_ids + donors.ids(donor)
+            contexts["other"] = trajectory.question_ids + (donor[2].turns[donor[1].index].note_ids or ())
         if window is not None and max(map(len, contexts.values())) + target.gold[-1] + 1 > window:
             continue
         where = {}
@@ -152,41 +147,18 @@ def _means(notes: Sequence[ControlNote]) -> dict[str, float | None]:
     return {name: mean(getattr(note, name) for note in notes) for name in CONTEXTS}
 
 
-def spread(count: int, wanted: int) -> list[int]:
-    """`wanted` of `count` positions, evenly, the first among them; all of them where there are no more."""
-    return list(range(count)) if count <= wanted else [i * count // wanted for i in range(wanted)]
+_Place = tuple[RolloutRecord, TurnRecord, Trajectory]
 
 
-_Donor = tuple[RolloutRecord, TurnRecord, Trajectory]
-
-
-class _Donors:
-    """Notes by length, to find one of another question."""
-
-    def __init__(self, places: Sequence[_Donor]) -> None:
-        self._places = sorted(places, key=lambda place: place[1].note_tokens)
-
-    def nearest(self, rollout: RolloutRecord, turn: TurnRecord) -> _Donor | None:
-        """The note nearest in length of another question that does not hold an answer to this one; of two equally near
-        ones the first."""
-        gold = [alias for aliases in rollout.objectives for alias in aliases]
-        by_distance = sorted(self._places, key=lambda place: abs(place[1].note_tokens - turn.note_tokens))
-        return next(
-            (
-                place
-                for place in by_distance
-                if place[0].question != rollout.question and not says_one_of(place[1].note or "", gold)
-            ),
-            None,
-        )
-
-    @staticmethod
-    def ids(place: _Donor) -> tuple[int, ...]:
-        _, turn, trajectory = place
-        return trajectory.turns[turn.index].note_ids or ()
+def _donor(rollout: RolloutRecord, turn: TurnRecord, places: Sequence[_Place]) -> _Place | None:
+    """The note nearest in length of another question that does not hold an answer to this one; of two equally near
+    ones the shorter."""
+    gold = [alias for aliases in rollout.objectives for alias in aliases]
+    by_distance = sorted(places, key=lambda place: (abs(place[1].note_tokens - turn.note_tokens), place[1].note_tokens))
+    others = (place for place in by_distance if place[0].question != rollout.question)
+    return next((place for place in others if not says_one_of(place[1].note or "", gold)), None)
 
 
 def _probe(rollout: RolloutRecord, tokenizer: Tokenizer, settings: ProbeSettings) -> Probe | None:
     question = Question(rollout.question_id, rollout.question, rollout.objectives or None, rollout.probe)
-    found = probe_or_reason(tokenizer, question, settings)
-    return found if isinstance(found, Probe) else None
+    return build_probe(tokenizer, question, settings)

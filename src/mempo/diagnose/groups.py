@@ -14,12 +14,12 @@ from mempo.diagnose.numbers import mean, ratio
 from mempo.diagnose.records import Batch, RolloutRecord
 from mempo.diagnose.words import squeezed
 
-Measures = dict[str, float | None]
+Metrics = dict[str, float | None]
 KINDS = {(True, True): "both", (True, False): "outcome_only", (False, True): "memory_only", (False, False): "neither"}
 """(the outcome earns advantages, notes do) → name of the share of such groups."""
 
 
-def variety(batch: Batch) -> Measures:
+def variety(batch: Batch) -> Metrics:
     """How much rollouts and questions differ in their texts.
 
     `distinct_notes`, `distinct_queries`: (distinct texts − 1) / (texts − 1) within a group, 0 all the same, 1 all
@@ -45,7 +45,7 @@ def variety(batch: Batch) -> Measures:
     }
 
 
-def advantage_shares(batch: Batch) -> Measures:
+def advantage_shares(batch: Batch) -> Metrics:
     """A dense standardised signal can drown a sparse one: where all rollouts of a group fail, the outcome says nothing,
     and notes still get advantages of the usual size.
 

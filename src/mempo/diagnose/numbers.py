@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from mempo.rewards.rollout_metrics import mean
+from mempo.storage.files import dump_line
 
-__all__ = ["correlation_within", "finite", "mean", "ratio", "std"]
+__all__ = ["correlation_within", "finite", "mean", "pearson", "ratio", "std"]
 
 
 def ratio(part: float, whole: float) -> float | None:
@@ -23,16 +25,8 @@ def std(values: Sequence[float]) -> float | None:
 
 
 def finite(value: Any) -> Any:
-    """Plain data as JSON and UTF-8 know it: no NaN, no infinity, no tuples, keys as text, no lone surrogates."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return value
+    """Plain data as it comes back from a file: no NaN, no infinity, no tuples, keys as text, no lone surrogates."""
+    return json.loads(dump_line(value).encode("utf-8", "replace"))
 
 
 def correlation_within(
@@ -52,10 +46,16 @@ def correlation_within(
     if count < 3:
         return None, count
     x, y = (np.concatenate([_centred(pairs[:, column]) for pairs in pooled]) for column in (0, 1))
+    return pearson(x, y), count
+
+
+def pearson(x: np.ndarray, y: np.ndarray) -> float | None:
+    """None where one side does not vary."""
+    if len(x) < 2:
+        return None
+    x, y = _centred(x), _centred(y)
     scale = math.sqrt(float(x @ x)) * math.sqrt(float(y @ y))
-    if scale == 0:
-        return None, count
-    return max(-1.0, min(1.0, float(x @ y) / scale)), count
+    return max(-1.0, min(1.0, float(x @ y) / scale)) if scale > 1e-15 else None
 
 
 def _centred(values: np.ndarray) -> np.ndarray:

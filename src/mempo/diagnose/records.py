@@ -6,7 +6,7 @@ Rollouts that do not count (`rollout_metrics.counts`) are counted and left out: 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from mempo.config.rewards import MemorySettings
@@ -14,7 +14,8 @@ from mempo.config.train import AdvantageSettings
 from mempo.rewards.rollout_metrics import counts, unscored
 from mempo.rollout.question import objectives_of
 from mempo.rollout.tokenizer import Tokenizer
-from mempo.rollout.trajectory import GenerationStop, Trajectory, Turn
+from mempo.rollout.trajectory import Trajectory, Turn
+from mempo.rollout.turn_text import note_text
 from mempo.storage.former_names import note_today
 from mempo.train.advantages import group_advantages, note_slots
 
@@ -101,10 +102,12 @@ class Batch:
 
     def thinned(self, questions: int) -> Batch:
         """The same with at most so many groups, evenly chosen."""
-        count = len(self.groups)
-        if count <= questions:
-            return self
-        return replace(self, groups=tuple(self.groups[i * count // questions] for i in range(questions)))
+        return replace(self, groups=tuple(self.groups[i] for i in spread(len(self.groups), questions)))
+
+
+def spread(count: int, wanted: int) -> list[int]:
+    """`wanted` of `count` positions, evenly, the first among them; all of them where there are no more."""
+    return list(range(count)) if count <= wanted else [i * count // wanted for i in range(wanted)]
 
 
 def batch_of(
@@ -172,25 +175,12 @@ def _rollout(trajectory: Trajectory, line: Mapping[str, Any], tokenizer: Tokeniz
         objectives=objectives_of(line.get("gold")),
         turns=tuple(_turn(turn, signals.get(turn.index), tokenizer) for turn in trajectory.turns),
         probe=line.get("probe"),
-        score=line.get("score"),
-        em=line.get("em"),
-        format_ok=line.get("format_ok"),
-        advantage=line.get("advantage"),
+        **{name: line.get(name) for name in ("score", "em", "format_ok", "advantage")},
     )
 
 
 def _signal(note: Mapping[str, Any]) -> NoteSignal:
-    return NoteSignal(
-        r=note["r"],
-        p_mem=note.get("p_mem"),
-        p_baseline=note.get("p_baseline"),
-        p_mem_raw=note.get("p_mem_raw"),
-        gold_tokens=note.get("gold_tokens", 0),
-        kept_mem=note.get("kept_mem", 0),
-        kept_baseline=note.get("kept_baseline"),
-        reason=note.get("reason"),
-        advantage=note.get("advantage"),
-    )
+    return NoteSignal(**{field.name: note[field.name] for field in fields(NoteSignal) if field.name in note})
 
 
 def _turn(turn: Turn, signal: NoteSignal | None, tokenizer: Tokenizer) -> TurnRecord:
@@ -210,12 +200,3 @@ def _turn(turn: Turn, signal: NoteSignal | None, tokenizer: Tokenizer) -> TurnRe
         observation=observation,
         signal=signal,
     )
-
-
-def note_text(turn: Turn, tokenizer: Tokenizer) -> str | None:
-    """The inside of the turn's closed note; None without one."""
-    if turn.parsed.note is None or turn.note_ids is None:
-        return None
-    own = turn.own_ids
-    ended = turn.stop is GenerationStop.EOS and own and own[-1] in tokenizer.eos_ids
-    return turn.parsed.note.inner(tokenizer.decode(own[:-1] if ended else own)).strip()

@@ -42,13 +42,12 @@ def screen(report: Mapping[str, Any]) -> Group:
         ("measure", "value", "healthy", "", "what it is"),
         rows,
         words=("measure", "healthy", "", "what it is"),
-        wrapped=("what it is",),
     )
     after = [Text(f"look: {check['label']}: {check['change']}") for check in known if check["change"]]
     unknown = [check["label"] for check in report["checks"] if check["verdict"] == UNKNOWN]
     after += [Text(f"not known here: {'; '.join(unknown)}", style="dim")] if unknown else []
     indented = [Padding(text, (0, 0, 0, 1)) for text in after]
-    return Group(*map(Text, map(printable, lines)), checks.on_screen(), *indented, Text(), turns(report).on_screen())
+    return Group(*map(Text, map(printable, lines)), checks, *indented, Text(), turns(report))
 
 
 def turns(report: Mapping[str, Any]) -> Grid:

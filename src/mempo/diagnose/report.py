@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from mempo.config.base import leaves
@@ -96,7 +96,7 @@ def build_report(material: Material) -> dict[str, Any]:
         "examples": examples(notes),
     }
     settings = {**material.settings, **dict(leaves(memory.model_dump(mode="json"), "memory."))}
-    report["checks"] = [asdict(verdict) for verdict in verdicts(report, settings)]
+    report["checks"] = verdicts(report, settings)
     report["points"] = [_point(note) for note in notes if note.signal.r is not None]
     return finite(report)
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from mempo.config import Config, resolve
 from mempo.config.base import is_import_path, leaves
-from mempo.diagnose.control import ControlNote, ask, spread
+from mempo.diagnose.control import ControlNote, ask
 from mempo.diagnose.figures import save_figures
 from mempo.diagnose.numbers import finite
-from mempo.diagnose.records import Batch, batch_of, with_recomputed_advantages
+from mempo.diagnose.records import Batch, batch_of, spread, with_recomputed_advantages
 from mempo.diagnose.render import page
 from mempo.diagnose.report import Material, build_report
 from mempo.engine.model import load_policy, load_tokenizer

@@ -1,4 +1,4 @@
-"""Many notes summed up: the same measures for all notes, for those of each turn, and for those of each saved step."""
+"""Many notes summed up: the same metrics for all notes, for those of each turn, and for those of each saved step."""
 
 from __future__ import annotations
 

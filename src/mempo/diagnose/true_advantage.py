@@ -12,7 +12,7 @@ import dataclasses
 import json
 import random
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +30,7 @@ from mempo.engine.prefix_forward import SharedForward
 from mempo.engine.scorer import LocalScorer
 from mempo.errors import UserError
 from mempo.evaluate.runner import EvalSettings, play
+from mempo.progress import Progress, say
 from mempo.rewards.answer_match import answers_given
 from mempo.rollout.agent import Agent, Beginning, DecodingSettings, Job, at_once, noise_seed, read_turn
 from mempo.rollout.interfaces import CohortSampler, Generation, Sampler, SamplerError, SamplingParams, Scorer
@@ -123,15 +124,11 @@ def diagnose_truth(run: Path, options: TrueAdvantageOptions, console: Console | 
     model = policy_of(run, options.policy)
     with tempfile.TemporaryDirectory() as work_dir:
         instrument, questions = _opened(config, model, Path(work_dir))
-
-        def say(line: str) -> None:
-            if console is not None:
-                console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-        say(f"policy {model}")
-        measured = measure(instrument, questions, options, options.rollouts or config.rl.rollouts_per_question, say)
-    report = finite({"policy": Path(model).name, **dataclasses.asdict(options), **dataclasses.asdict(measured)})
-    report["out"] = None
+        screen = console or Console(quiet=True)
+        say(screen, f"policy {model}")
+        measured = measure(instrument, questions, options, options.rollouts or config.rl.rollouts_per_question, screen)
+    asked = {**dataclasses.asdict(options), "out": None}
+    report = finite({"policy": Path(model).name, **asked, **dataclasses.asdict(measured)})
     out = options.out or run / "diagnosis"
     write_atomic(out / "true-advantage.json", json.dumps(report, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
     write_atomic(out / "true-advantage.md", page(run.absolute().name, report))
@@ -186,10 +183,10 @@ def measure(
     questions: Sequence[Question],
     options: TrueAdvantageOptions,
     rollouts_each: int,
-    say: Callable[[str], None] = lambda line: None,
+    console: Console | None = None,
 ) -> Measured:
-    """Everything, for `options.questions` of the questions with `rollouts_each` rollouts; `say` gets a line for each
-    part that begins.
+    """Everything, for `options.questions` of the questions with `rollouts_each` rollouts; how far it is is shown on the
+    console.
 
     Raises:
         UserError: no note can be measured.
@@ -200,8 +197,8 @@ def measure(
     asked = take(questions, 0, min(options.questions, len(questions)), seed)
     slots = [(slot, question) for slot, question in enumerate(asked) for _ in range(rollouts_each)]
     jobs = [Job(question, i, (seed, slot)) for i, (slot, question) in enumerate(slots)]
-    say(f"{len(jobs)} rollouts of {len(asked)} questions")
-    trajectories = _played(instrument, jobs)
+    screen = console or Console(quiet=True)
+    trajectories = _played(instrument, jobs, "rollouts", screen)
     outcomes = instrument.scoring.outcomes([job.question for job in jobs], trajectories)
     limit = instrument.agent.limits.max_turn_tokens
     found = states_of(trajectories, rollouts_each, limit)
@@ -219,8 +216,8 @@ def measure(
         for state, history, more in zip(states, histories, siblings, strict=True)
     ]
     notes = sum(map(len, beginnings))
-    say(f"{len(states)} states of {len(found)}; {notes * options.continuations} rollouts continue from {notes} notes")
-    scores = _continued(instrument, [slots[state[0].rollout][1] for state in states], beginnings, options, seed)
+    say(screen, f"{len(states)} states of {len(found)}, {notes} notes")
+    scores = _continued(instrument, [slots[state[0].rollout][1] for state in states], beginnings, options, seed, screen)
     measured = [
         (note, worth)
         for number, state in enumerate(states)
@@ -232,7 +229,6 @@ def measure(
             "no rollout that continued from a note could be scored; see the errors of tools and of the score"
         )
     worths = [worth for _, worth in known]
-    say("signals")
     signals = signals_of(
         instrument.scoring, [question for _, question in slots], trajectories, rollouts_each, instrument.scorer
     )
@@ -258,21 +254,23 @@ def measure(
     )
 
 
-def _played(instrument: Instrument, jobs: Sequence[Job]) -> list[Trajectory]:
-    """The jobs rolled out, in their order."""
+def _played(instrument: Instrument, jobs: Sequence[Job], name: str, console: Console) -> list[Trajectory]:
+    """The jobs rolled out, in their order; they are shown under `name`."""
     places = {id(job): i for i, job in enumerate(jobs)}
     done: dict[int, Trajectory] = {}
     decoding = instrument.decoding
     settings = EvalSettings(temperature=decoding.temperature, max_in_flight=MOST_IN_FLIGHT)
-    asyncio.run(
-        play(
-            instrument.agent,
-            instrument.sampler,
-            jobs,
-            settings,
-            lambda job, trajectory, seconds: done.__setitem__(places[id(job)], trajectory),
+    with Progress(console, name, len(jobs), "rollout") as progress:
+        asyncio.run(
+            play(
+                instrument.agent,
+                instrument.sampler,
+                jobs,
+                settings,
+                lambda job, trajectory, seconds: done.__setitem__(places[id(job)], trajectory),
+                lambda tally: progress.step(tally.done, tally.note),
+            )
         )
-    )
     return [done[i] for i in range(len(jobs))]
 
 
@@ -380,6 +378,7 @@ def _continued(
     beginnings: Sequence[Sequence[Beginning]],
     options: TrueAdvantageOptions,
     seed: str,
+    console: Console,
 ) -> list[list[list[float]]]:
     """`[states][notes][rollouts]`: scores of the rollouts that continue from each note; `questions` `[states]`. Those
     that cannot be scored are left out."""
@@ -390,7 +389,7 @@ def _continued(
         for c in range(options.continuations)
     ]
     scores: list[list[list[float]]] = [[[] for _ in notes] for notes in beginnings]
-    trajectories = _played(instrument, [job for _, _, job in jobs])
+    trajectories = _played(instrument, [job for _, _, job in jobs], "continuations", console)
     outcomes = instrument.scoring.outcomes([job.question for _, _, job in jobs], trajectories)
     for (s, n, job), trajectory, outcome in zip(jobs, trajectories, outcomes, strict=True):
         value = outcome.score

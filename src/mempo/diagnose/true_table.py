@@ -20,7 +20,7 @@ LEGEND = (
 
 
 def screen(report: Mapping[str, Any]) -> Group:
-    return Group(*(Text(printable(line)) for line in measured(report)), table(report).on_screen(), Text(LEGEND))
+    return Group(*(Text(printable(line)) for line in measured(report)), table(report), Text(LEGEND))
 
 
 def page(name: str, report: Mapping[str, Any]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from mempo.diagnose.checks import CHECKS, Advice, Check, Report
@@ -14,19 +13,10 @@ MIN_COUNT = 8
 _ASSIGNMENT = re.compile(r"\b((?:[a-z_]+\.)+[a-z_]+)=([a-z0-9_]+)")
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """How a check came out. Where `value` is None or rests on too little, the verdict is `unknown`. `change`: what to
-    change, for `look` only."""
-
-    key: str
-    label: str
-    value: float | None
-    shown: str
-    healthy: str
-    verdict: str
-    meaning: str
-    change: str | None
+Verdict = dict[str, Any]
+"""How a check came out, as the report holds it: `key`, `label` and `meaning` of the check; its `value`, how it is
+`shown`, and what is `healthy`; the `verdict`, `unknown` where the value is None or rests on too little; `change`: what
+to change, for `look` only."""
 
 
 def verdicts(report: Report, settings: Mapping[str, Any]) -> list[Verdict]:
@@ -86,4 +76,5 @@ def _verdict(check: Check, report: Report, settings: Mapping[str, Any]) -> Verdi
         start, end = at(report, f"trend.{check.trend}.start"), at(report, f"trend.{check.trend}.end")
         shown = f"{number(start, '{:.3g}')} → {number(end, '{:.3g}')}"
     change = advised(advice, settings) if advice and verdict == LOOK else None
-    return Verdict(check.key, check.label, value, shown, check.range, verdict, check.meaning, change)
+    about = {"key": check.key, "label": check.label, "meaning": check.meaning}
+    return {**about, "value": value, "shown": shown, "healthy": check.range, "verdict": verdict, "change": change}

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mempo.diagnose.numbers import pearson
+
 RESAMPLES = 1000
 DIFFERS, ALIKE = 2.0, 1.0
 """In standard errors: a note made a difference when its worth is farther from 0, and none when it is no farther."""
@@ -123,15 +125,6 @@ def ceiling(worths: Sequence[Worth]) -> float | None:
     if variance == 0:
         return None
     return math.sqrt(max(0.0, 1 - float(np.mean([w.error**2 for w in worths])) / variance))
-
-
-def pearson(a: np.ndarray, b: np.ndarray) -> float | None:
-    """None where one side does not vary."""
-    if len(a) < 2:
-        return None
-    a, b = a - a.mean(), b - b.mean()
-    scale = math.sqrt(float(a @ a) * float(b @ b))
-    return float(a @ b) / scale if scale > 1e-15 else None
 
 
 def ranks(values: np.ndarray) -> np.ndarray:

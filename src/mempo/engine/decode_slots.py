@@ -64,7 +64,7 @@ class SlotRows:
         self._forward.work.forwards += 1
         self._forward.work.tokens += len(tokens)
         policy = self._forward.policy
-        return self._slots.step(policy.model, tokens, active, longest, policy.compiled)
+        return self._slots.step(policy.model, tokens, active, longest)
 
     def keep(self, rows: Sequence[int]) -> None:
         self._slots.keep(rows)

@@ -7,13 +7,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
-from mempo.engine.compiled import compiled_step
 from mempo.engine.prefix_cache import Kept, Views, Whole
 
 
@@ -106,12 +105,22 @@ def has_attention(cache: Cache) -> bool:
     return any(isinstance(layer, CacheLayerMixin) for layer in cache.layers)
 
 
-class _OwnLayer(CacheLayerMixin):
-    """One layer of keys and values that lie in a buffer of ours, as transformers wants to see it."""
+class Holder(Protocol):
+    """Who keeps the keys and values of a cache. `seen`: tokens that the model may count on before the new ones."""
 
-    def __init__(self, owner: Behind | Slots, number: int) -> None:
+    seen: int
+
+    def write(self, number: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take the new keys and values of layer `number` `[rows, heads, tokens, width]`; all that it attends to."""
+        ...
+
+
+class _Layer(CacheLayerMixin):
+    """One layer of a holder's keys and values, as transformers wants to see it."""
+
+    def __init__(self, holder: Holder, number: int) -> None:
         super().__init__()
-        self._owner, self._number = owner, number
+        self._holder, self._number = holder, number
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None: ...
@@ -119,13 +128,13 @@ class _OwnLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._owner.write(self._number, key_states, value_states)
+        return self._holder.write(self._number, key_states, value_states)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self._owner.seen + query_length, 0
+        return self._holder.seen + query_length, 0
 
     def get_seq_length(self) -> int:
-        return self._owner.seen
+        return self._holder.seen
 
     def get_max_length(self) -> int:
         return -1
@@ -134,8 +143,8 @@ class _OwnLayer(CacheLayerMixin):
         return -1
 
 
-def _own_cache(owner: Behind | Slots, layers: int) -> Cache:
-    made: list[Any] = [_OwnLayer(owner, number) for number in range(layers)]
+def cache_of(holder: Holder, layers: int) -> Cache:
+    made: list[Any] = [_Layer(holder, number) for number in range(layers)]
     return Cache(layers=made)
 
 
@@ -186,7 +195,7 @@ class Behind:
         self.scratch = scratch
         self.buffer = scratch[:count].view(size)
         self.seen = deepest
-        self.cache = _own_cache(self, shape.layers)
+        self.cache = cache_of(self, shape.layers)
         self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def prefix(self, row: int, length: int) -> torch.Tensor:
@@ -246,7 +255,7 @@ class Slots:
         self.seen = 0  # the length of the longest row
         self._columns = torch.arange(columns, device=shape.device)
         self._rows = torch.arange(rows, device=shape.device)
-        self.cache = _own_cache(self, shape.layers)
+        self.cache = cache_of(self, shape.layers)
 
     def begin(self, row: int, length: int) -> torch.Tensor:
         """A view `[layers, 2, heads, length, width]` to be filled with the prompt of a new sequence in this row."""
@@ -274,13 +283,10 @@ class Slots:
         """A row's positions `[start, stop)`."""
         return Whole(self.buffer[:, :, row, :, start:stop])
 
-    def step(
-        self, model: PreTrainedModel, tokens: torch.Tensor, active: torch.Tensor, longest: int, compiled: bool = False
-    ) -> torch.Tensor:
+    def step(self, model: PreTrainedModel, tokens: torch.Tensor, active: torch.Tensor, longest: int) -> torch.Tensor:
         """Feed `tokens` `[rows]`; logits `[rows, vocabulary]`. Rows that are not `active` `[rows]` grow no longer.
 
-        `longest`: the length of the longest row, which the caller knows without asking the device. `compiled`: through
-        `compiled_step`, where there are two rows or more and attention is sdpa.
+        `longest`: the length of the longest row, which the caller knows without asking the device.
         """
         used = len(tokens)
         self._clean_up_to(longest + 1)
@@ -291,26 +297,9 @@ class Slots:
             mask = mask[:, None, None]  # ready made, or transformers would make it anew at every step
         else:
             mask = mask.long()
-        if compiled and used > 1 and mask.dim() == 4:  # a compiler takes 1 for a constant
-            logits = self._compiled(model, tokens, mask, lengths)
-        else:
-            logits = forward_cached(model, self.cache, tokens[:, None], mask, lengths[:, None])
+        logits = forward_cached(model, self.cache, tokens[:, None], mask, lengths[:, None])
         self.lengths[:used] += active
         return logits
-
-    def _compiled(
-        self, model: PreTrainedModel, tokens: torch.Tensor, mask: torch.Tensor, lengths: torch.Tensor
-    ) -> torch.Tensor:
-        keywords = _keywords(model, self.cache, lengths, last_only=True)
-        word = next(iter(_cache_word(model, self.cache)))
-        del keywords[word]
-        if "position_ids" in keywords:
-            keywords["position_ids"] = None  # put in from the lengths
-        views = [
-            (layer[0][: len(tokens), :, : mask.shape[-1]], layer[1][: len(tokens), :, : mask.shape[-1]])
-            for layer in self.buffer
-        ]
-        return compiled_step(model)(model, keywords, word, tokens, mask, lengths, views)
 
     def write(self, number: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         used = len(keys)

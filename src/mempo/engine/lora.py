@@ -147,7 +147,7 @@ def _inject(policy: Policy, config: Any, base_path: str) -> Policy:
     for _, parameter in _adapter_parameters(model):
         parameter.data = parameter.data.float()
     model.eval()
-    base = Policy(plain, policy.tokenizer, policy.plain_head, 0, policy.autocast, policy.checkpointing, policy.compiled)
+    base = Policy(plain, policy.tokenizer, policy.plain_head, 0, policy.autocast, policy.checkpointing)
     adapter = Adapter(base, base_path)
     return replace(base, model=model, adapter=adapter)
 
@@ -184,7 +184,7 @@ def _check_targets(model: PreTrainedModel, targets: list[str]) -> None:
     linear = _linear(model)
     if unknown := [name for name in targets if name.split(".")[-1] not in linear]:
         raise UserError(
-            f"model.lora.targets names {unknown[0]!r}, which is no linear layer inside the model"
+            f"model.lora.targets names {unknown[0]!r}, which is not a linear layer inside the model"
             f"{nearest(unknown[0], sorted(linear))}; there are {', '.join(sorted(linear))}"
         )
 

@@ -39,7 +39,7 @@ def pick_device(name: str) -> torch.device:
     try:
         return torch.device(name)
     except RuntimeError:
-        raise UserError(f"model.device {name!r} is no device that torch knows; use cpu, cuda or auto") from None
+        raise UserError(f"model.device {name!r} is not a device that torch knows; use cpu, cuda or auto") from None
 
 
 def check_model_folder(path: str) -> None:
@@ -98,15 +98,14 @@ def load_policy(settings: ModelSettings, path: str | None = None, tokenizer: Tok
 
 
 def set_update_mode(policy: Policy, settings: ModelSettings) -> Policy:
-    """The same policy, its updates in the precision and with the checkpointing of `settings`, its decoding compiled or
-    not.
+    """The same policy, its updates in the precision and with the checkpointing of `settings`.
 
     Raises:
         UserError: a model whose layers cannot be checkpointed.
     """
     if settings.gradient_checkpointing:
         checkpointable_layers(policy.model)
-    policy.checkpointing, policy.compiled = settings.gradient_checkpointing, settings.compile
+    policy.checkpointing = settings.gradient_checkpointing
     policy.autocast = None if settings.autocast == "none" else getattr(torch, settings.autocast)
     return policy
 
@@ -156,7 +155,7 @@ def model_window(path: str) -> int | None:
 
 @torch.no_grad()
 def _has_plain_head(model: PreTrainedModel) -> bool:
-    """Some families scale or cap logits behind the head. They take the slow road: all logits, then a choice.
+    """Some families scale or cap logits behind the head. They compute all logits, and then choose, which is slower.
 
     A cap does nothing to small logits, such as those of a model that was just made, so the check makes them large.
     """

@@ -35,8 +35,6 @@ class Policy:
     """Precision of the update's forward passes, where it is another than that of the weights."""
     checkpointing: bool = False
     """Whether the update makes activations again instead of keeping them."""
-    compiled: bool = False
-    """Whether steps of decoding go through `torch.compile`."""
     adapter: Adapter | None = None
     """The low-rank adapter that is trained, if any."""
 

@@ -5,50 +5,30 @@ Both give the same whenever a layer is computed, so layers may be computed twice
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from transformers import PreTrainedModel
-from transformers.cache_utils import Cache, CacheLayerMixin
 
-from mempo.engine.kv_cache import cache_keyword, keeps_everything
+from mempo.engine.kv_cache import cache_keyword, cache_of, keeps_everything
 
 
-class _TrainingLayer(CacheLayerMixin):
+class _Handed:
     """Hands the keys and values of new tokens on as they come, `[rows, heads, tokens, width]`, behind those of a prefix
-    `[1, heads, prefix, width]` if there is one; remembers the first that it sees."""
+    `[1, heads, prefix, width]` by layer, if there is one; remembers the first that it sees."""
 
-    def __init__(self, prefix: tuple[torch.Tensor, torch.Tensor] | None) -> None:
-        super().__init__()
+    def __init__(self, prefix: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None) -> None:
         self._prefix = prefix
-        self._length = prefix[0].shape[-2] if prefix else 0
-        self.seen: tuple[torch.Tensor, torch.Tensor] | None = None
-        self.is_initialized = True
+        self.seen = prefix[0][0].shape[-2] if prefix else 0
+        self.first: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None: ...
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def write(self, number: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if self._prefix is None:
-            self.seen = self.seen or (key_states, value_states)
-            return key_states, value_states
-        keys, values = (held.expand(len(key_states), -1, -1, -1) for held in self._prefix)
-        return torch.cat([keys, key_states], dim=-2), torch.cat([values, value_states], dim=-2)
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self._length + query_length, 0
-
-    def get_seq_length(self) -> int:
-        return self._length
-
-    def get_max_length(self) -> int:
-        return -1
-
-    def get_max_cache_shape(self) -> int:  # the name in earlier releases
-        return -1
+            self.first.setdefault(number, (keys, values))
+            return keys, values
+        before = [held.expand(len(keys), -1, -1, -1) for held in self._prefix[number]]
+        return torch.cat([before[0], keys], dim=-2), torch.cat([before[1], values], dim=-2)
 
 
 def backbone_hidden(model: PreTrainedModel, input_ids: torch.Tensor) -> torch.Tensor:
@@ -58,7 +38,7 @@ def backbone_hidden(model: PreTrainedModel, input_ids: torch.Tensor) -> torch.Te
     the fast attention kernels apply. Where a cache is passed, it keeps nothing: without one, transformers asks of every
     batch whether several sequences were packed into a row, a read from the device for which a GPU stops.
     """
-    return _forward(model, input_ids, _layers(model, None) if fits_a_cache(model) else None)
+    return _forward(model, input_ids, _Handed() if fits_a_cache(model) else None)
 
 
 def hidden_behind(model: PreTrainedModel, prefix_ids: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
@@ -66,9 +46,9 @@ def hidden_behind(model: PreTrainedModel, prefix_ids: torch.Tensor, input_ids: t
 
     The prefix is computed once; its gradient is the sum of what all rows give it.
     """
-    first = _layers(model, None)
-    _forward(model, prefix_ids, first)
-    return _forward(model, input_ids, _layers(model, [layer.seen for layer in first]))
+    prefix = _Handed()
+    _forward(model, prefix_ids, prefix)
+    return _forward(model, input_ids, _Handed(prefix.first))
 
 
 def fits_a_cache(model: PreTrainedModel) -> bool:
@@ -98,12 +78,8 @@ def shares_exactly(model: PreTrainedModel) -> bool:
 _fits: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
 
 
-def _layers(model: PreTrainedModel, prefixes: Sequence[Any] | None) -> list[_TrainingLayer]:
-    count = model.config.get_text_config().num_hidden_layers
-    return [_TrainingLayer(prefix) for prefix in prefixes or [None] * count]
-
-
-def _forward(model: PreTrainedModel, input_ids: torch.Tensor, layers: list[Any] | None) -> torch.Tensor:
+def _forward(model: PreTrainedModel, input_ids: torch.Tensor, handed: _Handed | None) -> torch.Tensor:
     backbone: Any = model.base_model
-    keywords = {} if layers is None else {cache_keyword(backbone): Cache(layers=layers)}
+    layers = model.config.get_text_config().num_hidden_layers
+    keywords = {} if handed is None else {cache_keyword(backbone): cache_of(handed, layers)}
     return backbone(input_ids=input_ids, use_cache=False, **keywords).last_hidden_state

@@ -6,7 +6,7 @@ Nothing in the loop over micro-batches waits for the device: measures add up the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -22,6 +22,9 @@ from mempo.engine.policy import Policy
 from mempo.engine.token_batch import TokenBatch, fed_tokens, on_device, prompt_tokens
 from mempo.engine.training_cache import shares_exactly
 from mempo.rollout.trajectory import Row
+
+Tell = Callable[[int, int], None]
+"""Hears which micro-batch of how many is under way."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Updater:
         self._shares = policy.plain_head and all(shares_exactly(model) for model in models)
         self._at_work: tuple[int, int] | None = None  # rows and tokens of the micro-batch
 
-    def rl_step(self, rows: Sequence[TrainRow], lr: float) -> dict[str, float]:
+    def rl_step(self, rows: Sequence[TrainRow], lr: float, tell: Tell = lambda done, of: None) -> dict[str, float]:
         """One clipped policy-gradient step over `rows` together.
 
         Without a generated token there is nothing to do: no step, and the metrics say so.
@@ -69,7 +72,8 @@ class Updater:
         totals: dict[str, torch.Tensor] = {}
         parts = self._parts([r.row for r in rows])
         with self._step("rl"):
-            for part in parts:
+            for place, part in enumerate(parts, start=1):
+                tell(place, len(parts))
                 batch = self._batch([rows[i].row for i in part.rows], part)
                 with self._precision():
                     logp_new, entropy = batch.logprobs(self.policy, with_entropy=True)
@@ -93,7 +97,7 @@ class Updater:
             applied = self._apply(lr)
         return {**_read(totals, "update/"), **shares([r.row for r in rows], parts), **applied}
 
-    def sft_step(self, rows: Sequence[Row], lr: float) -> dict[str, float]:
+    def sft_step(self, rows: Sequence[Row], lr: float, tell: Tell = lambda done, of: None) -> dict[str, float]:
         """One step of maximum likelihood on the generated tokens of `rows`, every token counting the same.
 
         Without a generated token there is nothing to do: no step, and the metrics say so.
@@ -107,7 +111,8 @@ class Updater:
         sums: dict[str, torch.Tensor] = {}
         parts = self._parts(rows)
         with self._step("sft"):
-            for part in parts:
+            for place, part in enumerate(parts, start=1):
+                tell(place, len(parts))
                 batch = self._batch([rows[i] for i in part.rows], part)
                 with self._precision():
                     logp, _ = batch.logprobs(self.policy)

@@ -80,7 +80,7 @@ def make_environment(name: str, options: Mapping[str, Any]) -> Environment:
         environment = call_own(f"data.environment: {name}", factory, **options)
         if not isinstance(environment, Environment):
             raise ConfigError(
-                f"data.environment: {name} returned a {type(environment).__name__}, which is no Environment "
+                f"data.environment: {name} returned a {type(environment).__name__}, which is not an Environment "
                 "(name, documents, questions)"
             )
         return environment

@@ -1,4 +1,4 @@
-"""The same measures for parts of the questions: by the data source, type or level that their rows named."""
+"""The same metrics for parts of the questions: by the data source, type or level that their rows named."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mempo.evaluate.compare import Entry, Report, compare
-from mempo.evaluate.metrics import means_of, scored_questions
-from mempo.evaluate.stats import mean_of
-from mempo.rewards.rollout_metrics import unscored
+from mempo.evaluate.metrics import summarise
 from mempo.rollout.question import Question
 
 KEYS = ("data_source", "type", "level")
 """What rows of public files say of their questions."""
 MOST_VALUES = 20
 """A key with more of them tells questions apart, not kinds."""
-SHOWN = ("em", "f1", "score")
+SHOWN = ("questions", "scored_questions", "rollouts", "errors", "unscored", "em", "f1", "score")
 
 
 def groups_of(question: Question) -> dict[str, str]:
@@ -50,26 +48,13 @@ def breakdowns(entries: Sequence[Entry], more: Sequence[str] = (), seed: int = 0
     return reports
 
 
-def breakdown_measures(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float | None]]]:
-    """`{key: {value: measures}}` of one agent, for files."""
-    return {
-        key: {value: _measures(_with_value(lines, key, value)) for value in values}
-        for key, values in values_of(lines).items()
-    }
-
-
-def _measures(lines: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    means = means_of(lines, SHOWN)
-    counts = {
-        "questions": len({line["question_id"] for line in lines}),
-        "scored_questions": scored_questions(lines, means),
-        "rollouts": len(lines),
-        "errors": sum(bool(line.get("is_error")) for line in lines),
-        "unscored": sum(map(unscored, lines)),
-    }
-    return {name: float(count) for name, count in counts.items()} | {
-        name: mean_of(found) for name, found in means.items()
-    }
+def breakdown_metrics(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float | None]]]:
+    """`{key: {value: metrics}}` of one agent, for files."""
+    found = {}
+    for key, values in values_of(lines).items():
+        parts = {value: summarise(_with_value(lines, key, value)) for value in values}
+        found[key] = {value: {name: part[name] for name in SHOWN} for value, part in parts.items()}
+    return found
 
 
 def _with_value(lines: Sequence[Mapping[str, Any]], key: str, value: str) -> list[Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""Agents side by side: measures with intervals by number of objectives, and each agent against the first."""
+"""Agents side by side: metrics with intervals by number of objectives, and each agent against the first."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Form = Literal["percent", "number", "whole"]
 
 @dataclass(frozen=True)
 class Column:
-    """A measure in a table. `optional`: left out when no row knows it. `share`: it lies between 0 and 1."""
+    """A metric in a table. `optional`: left out when no row knows it. `share`: it lies between 0 and 1."""
 
     name: str
     header: str
@@ -56,21 +56,8 @@ COLUMNS = (
     Column("tool_calls", "tool calls", "number", short="calls"),
     Column("seconds", "seconds", "number", short="s"),
 )
-ON_SCREEN = (
-    "em",
-    "f1",
-    "sub_em",
-    "judge",
-    "format_ok",
-    "total_tokens",
-    "peak_context_tokens",
-    "dependency",
-    "note_tokens",
-    "p_mem",
-    "turns",
-    "tool_calls",
-    "seconds",
-)
+_IN_FILES = ("mean_em", "score", "mem1_peak_tokens", "read_tokens", "written_tokens")
+ON_SCREEN = tuple(column.name for column in COLUMNS if column.name not in _IN_FILES)
 PAIRED = ("em", "f1")
 
 
@@ -120,7 +107,7 @@ class Pair:
     """`second` against `first` on the questions that both have."""
 
     objectives: int
-    measure: str
+    metric: str
     first: str
     second: str
     found: Comparison
@@ -143,7 +130,7 @@ def compare(
     pairs: bool = True,
     notes: Sequence[str] = (),
 ) -> Report:
-    """The table of several agents. `more`: names of further measures of the lines (published scores). With `pairs` the
+    """The table of several agents. `more`: names of further metrics of the lines (published scores). With `pairs` the
     others are compared with the first entry. `notes`: what else is to stand below the table."""
     columns = (*COLUMNS, *(Column(name, name, "number", share=True) for name in more))
     rows, compared, remarks = [], [], []
@@ -226,7 +213,7 @@ def _pass_remark(row: Row, lines: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _fewer_remarks(row: Row) -> list[str]:
-    """Measures that rest on fewer questions than the row's n: a score of one's own or a judge may say nothing."""
+    """Metrics that rest on fewer questions than the row's n: a score of one's own or a judge may say nothing."""
     found = [(name, row.estimates[name].questions) for name in ("score", "judge")]
     return [
         f"k = {row.objectives}: {row.label}: the {name} rests on {n} of {counted(row.questions, 'question')}"

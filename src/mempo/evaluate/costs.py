@@ -1,6 +1,6 @@
 """What a rollout cost: in tokens, as its own line tells.
 
-| measure | what |
+| metric | what |
 |---|---|
 | `total_tokens` | question, own tokens and tool results, each once: the length of the transcript |
 | `peak_context_tokens` | the largest prompt plus reply of one step |

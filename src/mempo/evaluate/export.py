@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Callable, Sequence
 
 from mempo.errors import counted
 from mempo.evaluate.compare import ON_SCREEN, Column, Pair, Report, Row, interval, part_of, shown
+from mempo.evaluate.grid import Grid, markdown_text
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -82,7 +82,7 @@ def pair_texts(report: Report) -> list[str]:
 
 
 def _difference(pair: Pair) -> str:
-    found, name = pair.found, {"em": "EM", "f1": "F1"}.get(pair.measure, pair.measure)
+    found, name = pair.found, {"em": "EM", "f1": "F1"}.get(pair.metric, pair.metric)
     span = "" if found.low is None or found.high is None else f" [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
     p = "" if found.p_value is None else ", p < 0.001" if found.p_value < 0.001 else f", p = {found.p_value:.2g}"
     return f"{name} {100 * (found.difference or 0):+.1f}{span}{p}"
@@ -90,11 +90,9 @@ def _difference(pair: Pair) -> str:
 
 def markdown(report: Report) -> str:
     columns = report.columns
-    rows = [header(report, columns), *(cells(report, row, columns) for row in report.rows)]
-    lines = ["| " + " | ".join(_markdown(cell) for cell in row) + " |" for row in rows]
-    rule = "|" + "|".join(["---:", "---", *["---:"] * (len(rows[0]) - 2)]) + "|"
-    notes = [f"- {_markdown(text)}" for text in (*pair_texts(report), *report.remarks)]
-    return "\n".join([lines[0], rule, *lines[1:], *(["", *notes] if notes else [])]) + "\n"
+    table = Grid(header(report, columns), [cells(report, row, columns) for row in report.rows], ("agent",)).markdown()
+    notes = [f"- {markdown_text(text)}\n" for text in (*pair_texts(report), *report.remarks)]
+    return "".join([table, *(["\n", *notes] if notes else [])])
 
 
 def csv_table(report: Report) -> str:
@@ -126,12 +124,8 @@ def latex(report: Report) -> str:
             lines.append(r"\midrule")
         lines.append(text)
     spec = "rl" + "r" * (len(rows[0]) - 2)
-    return (
-        "\n".join(
-            [rf"\begin{{tabular}}{{{spec}}}", r"\toprule", head, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}"]
-        )
-        + "\n"
-    )
+    lines = [rf"\begin{{tabular}}{{{spec}}}", r"\toprule", head, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}"]
+    return "\n".join(lines) + "\n"
 
 
 FORMATS: dict[str, tuple[str, Callable[[Report], str]]] = {
@@ -140,15 +134,6 @@ FORMATS: dict[str, tuple[str, Callable[[Report], str]]] = {
     "latex": ("tex", latex),
 }
 """`{format: (ending of its file, writer)}`."""
-
-
-def _markdown(text: str) -> str:
-    return re.sub(r"([\\|`*_<>\[\]])", r"\\\1", " ".join(text.split())) if _special(text) else text
-
-
-def _special(text: str) -> bool:
-    # Numbers with intervals read better without backslashes, and mean nothing to Markdown.
-    return not re.fullmatch(r"[-+\d.%–\[\] ]*", text)
 
 
 def _latex(text: str) -> str:

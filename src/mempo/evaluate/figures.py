@@ -6,7 +6,7 @@ Labels are drawn as plain text: `$` and backslashes in them are not formulas.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -17,6 +17,7 @@ from mempo.evaluate.plots import COLOURS, finish, new_figure, save_figure
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 WIDTH_INCHES, HEIGHT_INCHES = 8.0, 4.2
+Point = tuple[float, float, Row]
 
 
 def save_figures(report: Report, folder: Path) -> list[str]:
@@ -50,16 +51,10 @@ def _tokens_quality(figure: Figure, report: Report) -> bool:
     left, right = figure.subplots(1, 2, sharey=True)
     drawn = False
     for axis, name in ((left, "total_tokens"), (right, "peak_context_tokens")):
-        for n, label in enumerate(_labels(report)):
-            rows = _rows(report, label)
-            known = [(_mean(row, name), _mean(row, "em"), row.objectives) for row in rows]
-            points = [(x, 100 * y, k) for x, y, k in known if x is not None and y is not None]
-            if points:
-                xs, ys, ks = zip(*points, strict=True)
-                axis.plot(xs, ys, "-", marker=MARKERS[n % len(MARKERS)], color=_colour(n), label=label, alpha=0.9)
-                for x, y, k in zip(xs, ys, ks, strict=True):
-                    axis.annotate(str(k), (x, y), textcoords="offset points", xytext=(4, 4), fontsize=7)
-                drawn = True
+        for _, points in _curves(axis, report, name, "em", 100):
+            for x, y, row in points:
+                axis.annotate(str(row.objectives), (x, y), textcoords="offset points", xytext=(4, 4), fontsize=7)
+            drawn = True
         axis.set_xlim(left=0)
         axis.set_ylim(-3, 106)
         finish(axis, f"{'total' if name == 'total_tokens' else 'peak context'} tokens", "exact match (%)")
@@ -69,37 +64,30 @@ def _tokens_quality(figure: Figure, report: Report) -> bool:
 
 def _against_objectives(axis: Axes, report: Report, name: str, scale: float) -> bool:
     drawn = False
-    for n, label in enumerate(_labels(report)):
-        rows = [row for row in _rows(report, label) if _mean(row, name) is not None]
-        if not rows:
-            continue
-        ks = [row.objectives for row in rows]
-        means = [scale * float(row.estimates[name].mean or 0) for row in rows]
-        axis.plot(ks, means, "-", marker=MARKERS[n % len(MARKERS)], markersize=4, color=_colour(n), label=label)
-        spans = [(k, row.estimates[name]) for k, row in zip(ks, rows, strict=True)]
-        for k, estimate in spans:
-            if estimate.low is not None and estimate.high is not None:
-                axis.vlines(k, scale * estimate.low, scale * estimate.high, color=_colour(n), alpha=0.45, linewidth=1.5)
+    for colour, points in _curves(axis, report, "objectives", name, scale):
+        for k, _, row in points:
+            low, high = row.estimates[name].low, row.estimates[name].high
+            if low is not None and high is not None:
+                axis.vlines(k, scale * low, scale * high, color=colour, alpha=0.45, linewidth=1.5)
         drawn = True
     axis.set_xticks(sorted({row.objectives for row in report.rows}))
     return drawn
 
 
-def _labels(report: Report) -> list[str]:
-    return list(dict.fromkeys(row.label for row in report.rows))
+def _curves(axis: Axes, report: Report, x: str, y: str, scale: float) -> Iterator[tuple[str, list[Point]]]:
+    """Draw a curve for each agent of which both are known, and tell its colour and points."""
+    for n, label in enumerate(dict.fromkeys(row.label for row in report.rows)):
+        known = [(_value(row, x), _value(row, y), row) for row in report.rows if row.label == label]
+        points = [(a, scale * b, row) for a, b, row in known if a is not None and b is not None]
+        if points:
+            colour, marker = COLOURS[n % len(COLOURS)], MARKERS[n % len(MARKERS)]
+            xs, ys, _ = zip(*points, strict=True)
+            axis.plot(xs, ys, "-", marker=marker, markersize=4, color=colour, label=label)
+            yield colour, points
 
 
-def _rows(report: Report, label: str) -> list[Row]:
-    return [row for row in report.rows if row.label == label]
-
-
-def _mean(row: Row, name: str) -> float | None:
-    estimate = row.estimates.get(name)
-    return None if estimate is None else estimate.mean
-
-
-def _colour(n: int) -> str:
-    return COLOURS[n % len(COLOURS)]
+def _value(row: Row, name: str) -> float | None:
+    return row.objectives if name == "objectives" else row.estimates[name].mean if name in row.estimates else None
 
 
 FIGURES: dict[str, Callable[[Figure, Report], bool]] = {

@@ -9,7 +9,7 @@
 | rollouts/AGENT.notes.jsonl | the memory reward of each rollout's notes, where the policy could be asked |
 | rollouts/AGENT.judge.jsonl | verdicts of a judge (`mempo score --judge`) |
 | server.json | what a model server can do, and how often it was asked the last time, given up or not |
-| evaluation.json | measures by agent and number of objectives |
+| evaluation.json | metrics by agent and number of objectives |
 | tables/ | the table as Markdown, CSV and LaTeX; by-KEY where rows name several sources, types or levels |
 
 A rollout is known by its question's id and its number. Of two lines with one key the later one counts: that is how a
@@ -78,6 +78,7 @@ FREE_KEYS = (
     "evaluate.rollouts_per_question",
     "model.threads",
     "rl",
+    "track",
     "server.extra",
     "server.key_variable",
     "server.max_concurrent",
@@ -126,7 +127,8 @@ class EvalFolder:
                 return  # it was killed before it played anything
             if there:
                 raise UserError(
-                    f"{self.path} holds {', '.join(there)}, and no evaluation that could go on; choose another --out"
+                    f"{self.path} holds {', '.join(there)}, and no evaluation that could be resumed; "
+                    "choose another --out"
                 )
             return
         if not exists(self.path / "identity.json"):
@@ -143,7 +145,7 @@ class EvalFolder:
         changed += prompt_changes(old_identity.get("prompt"), identity.get("prompt"))
         if changed:
             raise UserError(
-                f"{self.path} holds an evaluation that was made otherwise; choose another --out, or put back: "
+                f"{self.path} holds an evaluation with other settings; choose another --out, or restore: "
                 + shortened(changed)
             )
 
@@ -156,7 +158,7 @@ class EvalFolder:
             changed = changed_keys(before, asdict(spec)) if spec.file_name in known else []
             if changed:
                 raise UserError(
-                    f"{self.path} holds rollouts of an agent {spec.name} that plays otherwise ({'; '.join(changed)}); "
+                    f"{self.path} holds rollouts of an agent {spec.name} with other settings ({'; '.join(changed)}); "
                     "choose another --out"
                 )
 
@@ -195,7 +197,7 @@ class EvalFolder:
     def server_record(self) -> dict[str, Any]:
         """What a model server can do and was asked, empty where there was none."""
         file = self.path / "server.json"
-        return read_json(file, RECORD, "remove it to go on without what the server said") if exists(file) else {}
+        return read_json(file, RECORD, "remove it to continue without what the server said") if exists(file) else {}
 
     def rollouts(self, file_name: str) -> Path:
         return self.path / "rollouts" / f"{file_name}.jsonl"

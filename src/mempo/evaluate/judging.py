@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
+from mempo.progress import Progress
 from mempo.rewards.rollout_metrics import counts
 from mempo.rollout.question import as_gold
 from mempo.storage.files import append_line
@@ -36,24 +37,26 @@ def judge_file(file: Path, lines: Sequence[Mapping[str, Any]], settings: Any, co
     judge = open_judge(settings, console)
     silent = 0
     try:
-        for first in range(0, len(waiting), _AT_ONCE):
-            group = waiting[first : first + _AT_ONCE]
-            asked = [Asked(str(line.get("question") or ""), as_gold(line["gold"]), line["answer"]) for line in group]
-            for line, found in zip(group, judge.judge(asked), strict=True):
-                value = None if found.verdict is None else float(found.verdict == "correct")
-                silent += value is None
-                append_line(
-                    target,
-                    {
-                        "question_id": line["question_id"],
-                        "rollout": line["rollout"],
-                        "answer": line["answer"],
-                        "judge": value,
-                        "reason": found.reason,
-                    },
-                )
-            done = min(first + _AT_ONCE, len(waiting))
-            console.print(f"judge {done}/{len(waiting)}  no verdict {silent}", highlight=False, soft_wrap=True)
+        with Progress(console, "judge", len(waiting), "answer") as progress:
+            for first in range(0, len(waiting), _AT_ONCE):
+                group = waiting[first : first + _AT_ONCE]
+                asked = [
+                    Asked(str(line.get("question") or ""), as_gold(line["gold"]), line["answer"]) for line in group
+                ]
+                for line, found in zip(group, judge.judge(asked), strict=True):
+                    value = None if found.verdict is None else float(found.verdict == "correct")
+                    silent += value is None
+                    append_line(
+                        target,
+                        {
+                            "question_id": line["question_id"],
+                            "rollout": line["rollout"],
+                            "answer": line["answer"],
+                            "judge": value,
+                            "reason": found.reason,
+                        },
+                    )
+                progress.step(min(first + _AT_ONCE, len(waiting)), f"no verdict {silent}")
     finally:
         judge.close()
     return len(waiting)

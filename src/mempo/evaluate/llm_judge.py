@@ -22,6 +22,7 @@ from mempo.engine.server.client import OpenAIClient
 from mempo.engine.server.reply import read_reply
 from mempo.errors import UserError
 from mempo.http.errors import HttpError
+from mempo.progress import say
 from mempo.rollout.question import Gold, objectives_of
 
 Verdict = Literal["correct", "incorrect"]
@@ -122,7 +123,7 @@ def open_judge(settings: JudgeSettings, console: Console | None = None) -> Judge
     client.counts.clear()
     if console is not None:
         line = f"judge: {capabilities.model} at {capabilities.url}, {capabilities.api}"
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(console, line)
     return Judge(client, capabilities, settings)
 
 

@@ -1,11 +1,9 @@
-"""Many rollouts of one agent as measures: by number of objectives, question by question first."""
+"""Many rollouts of one agent as metrics: by number of objectives, question by question first."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +22,7 @@ def _calls(line: Line) -> float | None:
 
 
 KEYS = {"turns": "num_turns"}
-"""Measures that are a key of the line under another name."""
+"""Metrics that are a key of the line under another name."""
 
 VALUES: dict[str, Value] = {
     "searches": lambda line: None if line.get("actions") is None else line["actions"].get("search", 0),
@@ -33,7 +31,7 @@ VALUES: dict[str, Value] = {
     "note_tokens": lambda line: sum(found) / len(found) if (found := line.get("note_tokens")) else None,
     "p_mem": lambda line: mean(note["p_mem_raw"] for note in line["notes"]) if line.get("notes") else None,
 }
-"""What a rollout's line says of a measure, where it is not just a key of the line; None: not known."""
+"""What a rollout's line says of a metric, where it is not just a key of the line; None: not known."""
 
 AVERAGED = (
     *("score", "em", "f1", "sub_em", "mean_em", "mean_f1"),
@@ -44,45 +42,26 @@ AVERAGED = (
 
 
 def value_of(name: str) -> Value:
-    """The value of a measure in a line; those not in `VALUES` are keys of it."""
-    return VALUES.get(name, lambda line: line.get(KEYS.get(name, name)))
+    """The value of a metric in a line; those not in `VALUES` are keys of it."""
+    key = KEYS.get(name, name)
+    return VALUES.get(name, lambda line: line.get(key))
 
 
 def means_of(lines: Iterable[Line], names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """`{measure: {question id: mean over its rollouts that count}}`, without questions of which nothing is known."""
+    """`{metric: {question id: mean over its rollouts that count}}`, without questions of which nothing is known."""
     sound = [line for line in lines if counts(line)]
     places: dict[str, int] = {}
     index = np.array([places.setdefault(line["question_id"], len(places)) for line in sound], dtype=np.intp)
     ids = np.array(list(places), dtype=object)
     found = {}
-    for name, told in _columns(sound, names):
-        values = np.array(told, dtype=np.float64)  # None becomes NaN
+    for name in names:
+        values = np.array(list(map(value_of(name), sound)), dtype=np.float64)  # None becomes NaN
         known = ~np.isnan(values)
         samples = np.bincount(index[known], minlength=len(ids))
         there = samples > 0
         means = np.bincount(index[known], values[known], minlength=len(ids))[there] / samples[there]
         found[name] = dict(zip(ids[there].tolist(), means.tolist(), strict=True))
     return found
-
-
-def _columns(lines: Sequence[Line], names: Sequence[str]) -> Iterator[tuple[str, Sequence[float | None]]]:
-    """Every measure with its values `[lines]`. Keys that all lines have are taken together, which is quicker."""
-    keys = {name: KEYS.get(name, name) for name in names if name not in VALUES}
-    plain = [name for name in keys if lines and keys[name] in lines[0]]
-    try:
-        if len(plain) > 1:
-            rows = map(itemgetter(*(keys[name] for name in plain)), lines)
-            yield from zip(plain, zip(*rows, strict=True), strict=True)
-        else:
-            plain = []
-    except KeyError:
-        plain = []
-    for name in names:
-        if name in VALUES:
-            yield name, list(map(VALUES[name], lines))
-        elif name not in plain:
-            key = keys[name]
-            yield name, [line.get(key) for line in lines]
 
 
 def by_objectives(lines: Iterable[Line]) -> dict[int, list[Line]]:
@@ -102,12 +81,9 @@ class PassRate(NamedTuple):
 
 def pass_rate(lines: Iterable[Line], k: int, name: str = "em") -> PassRate:
     """Pass@k: the mean over questions with at least k samples that count and of known value."""
-    # Questions with as many samples and right ones are alike, and there are few kinds of them.
-    kinds = Counter(tuple(sorted(float(v >= 1) for v in values)) for values in samples_of(lines, name).values())
-    rates = {kind: rate for kind in kinds if (rate := pass_at_k(kind, k)) is not None}
-    questions = sum(kinds[kind] for kind in rates)
-    total = math.fsum(kinds[kind] * rate for kind, rate in rates.items())
-    return PassRate(total / questions if questions else None, questions)
+    rates = {question: pass_at_k(values, k) for question, values in samples_of(lines, name).items()}
+    known = {question: rate for question, rate in rates.items() if rate is not None}
+    return PassRate(mean_of(known), len(known))
 
 
 def samples_of(lines: Iterable[Line], name: str = "em") -> dict[str, list[float]]:
@@ -144,7 +120,7 @@ def objective_means(lines: Iterable[Line], name: str) -> list[float | None]:
 
 
 def summarise(lines: Sequence[Line], more: Sequence[str] = (), samples: int | None = None) -> dict[str, Any]:
-    """Measures of rollouts of one agent and one number of objectives. `more`: further keys of the lines to average;
+    """Metrics of rollouts of one agent and one number of objectives. `more`: further keys of the lines to average;
     `samples`: how many samples a question were asked for, where that is known.
 
     `questions` and `rollouts` are counts, `errors` and `unscored` are rollouts that do not count: they are in no mean.

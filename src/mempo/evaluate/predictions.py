@@ -43,7 +43,7 @@ def read_predictions(path: Path) -> Iterator[dict[str, Any]]:
             first = places.setdefault(key, number)
             if first != number and "turns" not in row:
                 raise UserError(
-                    f"question {key[0]!r} stands in line {first} and in line {number}; give each of its samples a "
+                    f"question {key[0]!r} is in line {first} and in line {number}; give each of its samples a "
                     f'number of its own ("rollout": 0, 1, …)'
                 )
             yield row

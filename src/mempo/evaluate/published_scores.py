@@ -34,8 +34,8 @@ from typing import Any
 from mempo.rewards.answer_match import NORMALIZERS, split_answer
 
 Objectives = Sequence[Sequence[str]]  # [objectives][aliases]
-Variant = Callable[[str, Objectives, Mapping[str, Any]], dict[str, float]]
 Pair = tuple[str, Sequence[str]]  # a part of the answer, and the aliases of its objective
+Variant = Callable[[Sequence[Pair], Mapping[str, Any]], dict[str, float]]
 
 _CHINESE = (("\u4e00", "\u9fff"), ("\u3400", "\u4dbf"), ("\uf900", "\ufaff"))
 _NO_TOKEN = frozenset("0123456789，。 ,.-")
@@ -69,23 +69,16 @@ def set_f1(predicted: frozenset[str], gold: frozenset[str]) -> float:
     return 2 * common / (len(predicted) + len(gold)) if common else 0.0
 
 
-def search_r1(answer: str, objectives: Objectives, meta: Mapping[str, Any]) -> dict[str, float]:
-    pairs = _parts(answer, objectives)
-    if not pairs:
-        return {}
+def search_r1(pairs: Sequence[Pair], meta: Mapping[str, Any]) -> dict[str, float]:
     return {"em": float(all(map(_equal, pairs))), "sub_em": float(all(map(_contained, pairs)))}
 
 
-def hotpotqa(answer: str, objectives: Objectives, meta: Mapping[str, Any]) -> dict[str, float]:
-    pairs = _parts(answer, objectives)
-    if not pairs:
-        return {}
+def hotpotqa(pairs: Sequence[Pair], meta: Mapping[str, Any]) -> dict[str, float]:
     return {"em": float(all(map(_equal, pairs))), "f1": _mean(_best(hotpotqa_f1, *pair) for pair in pairs)}
 
 
-def flashrag(answer: str, objectives: Objectives, meta: Mapping[str, Any]) -> dict[str, float]:
-    pairs = _parts(answer, objectives)
-    return hotpotqa(answer, objectives, meta) | {"acc": float(bool(pairs) and all(map(_contained, pairs)))}
+def flashrag(pairs: Sequence[Pair], meta: Mapping[str, Any]) -> dict[str, float]:
+    return hotpotqa(pairs, meta) | {"acc": float(all(map(_contained, pairs)))}
 
 
 def hotpotqa_f1(answer: str, gold: str) -> float:
@@ -98,22 +91,16 @@ def hotpotqa_f1(answer: str, gold: str) -> float:
     return 2 * common / (len(one) + len(other)) if common else 0.0
 
 
-def mem1(answer: str, objectives: Objectives, meta: Mapping[str, Any]) -> dict[str, float]:
-    pieces = answer.lower().strip().split(";")  # also with one objective, as published
-    if len(pieces) != len(objectives):
-        return {"em": 0.0, "f1": 0.0}
+def mem1(pairs: Sequence[Pair], meta: Mapping[str, Any]) -> dict[str, float]:
     em = f1 = 0.0
-    for piece, aliases in zip(pieces, objectives, strict=True):
+    for piece, aliases in pairs:
         said, golds = spaced(piece), [spaced(alias) for alias in aliases]
         em += said in golds
         f1 += max((set_f1(_words(said), _words(gold)) for gold in golds), default=0.0)
     return {"em": em, "f1": f1}
 
 
-def asearcher_train(answer: str, objectives: Objectives, meta: Mapping[str, Any]) -> dict[str, float]:
-    pairs = _parts(answer, objectives)
-    if not pairs:
-        return {}
+def asearcher_train(pairs: Sequence[Pair], meta: Mapping[str, Any]) -> dict[str, float]:
     f1s = [_best(asearcher_f1, *pair) for pair in pairs]
     more = augmented(meta, len(pairs))
     best = [
@@ -128,10 +115,7 @@ def asearcher_train(answer: str, objectives: Objectives, meta: Mapping[str, Any]
     }
 
 
-def asearcher_eval(answer: str, objectives: Objectives, meta: Mapping[str, Any]) -> dict[str, float]:
-    pairs = _parts(answer, objectives)
-    if not pairs:
-        return {}
+def asearcher_eval(pairs: Sequence[Pair], meta: Mapping[str, Any]) -> dict[str, float]:
     return {
         "em": _mean(map(_equal, pairs)),
         "cem": _mean(_best(_covers, *pair) for pair in pairs),
@@ -157,44 +141,40 @@ def augmented(meta: Mapping[str, Any], objectives: int) -> list[list[str]]:
     return shaped if len(shaped) == objectives else [[] for _ in range(objectives)]
 
 
-VARIANTS: dict[str, Variant] = {
-    "search-r1": search_r1,
-    "hotpotqa": hotpotqa,
-    "flashrag": flashrag,
-    "mem1": mem1,
-    "asearcher-train": asearcher_train,
-    "asearcher-eval": asearcher_eval,
-    "asearcher": asearcher_train,
+VARIANTS: dict[str, tuple[Variant, tuple[str, ...]]] = {
+    "search-r1": (search_r1, ("em", "sub_em")),
+    "hotpotqa": (hotpotqa, ("em", "f1")),
+    "flashrag": (flashrag, ("em", "acc", "f1")),
+    "mem1": (mem1, ("em", "f1")),
+    "asearcher-train": (asearcher_train, ("em", "cem", "f1", "reward")),
+    "asearcher-eval": (asearcher_eval, ("em", "cem", "f1")),
+    "asearcher": (asearcher_train, ("em", "cem", "f1", "reward")),
 }
-MEASURES: dict[str, tuple[str, ...]] = {
-    "search-r1": ("em", "sub_em"),
-    "hotpotqa": ("em", "f1"),
-    "flashrag": ("em", "acc", "f1"),
-    "mem1": ("em", "f1"),
-    "asearcher-train": ("em", "cem", "f1", "reward"),
-    "asearcher-eval": ("em", "cem", "f1"),
-    "asearcher": ("em", "cem", "f1", "reward"),
-}
-SUMMED = frozenset(f"mem1/{measure}" for measure in MEASURES["mem1"])
-"""Measures that are summed over the objectives, so that they lie between 0 and k."""
+METRICS = {name: metrics for name, (_, metrics) in VARIANTS.items()}
+SUMMED = frozenset(f"mem1/{metric}" for metric in METRICS["mem1"])
+"""Metrics that are summed over the objectives, so that they lie between 0 and k."""
 
 
 def variant_scores(
     name: str, answer: str | None, objectives: Objectives, meta: Mapping[str, Any] | None = None
 ) -> dict[str, float]:
-    """Measures of one published scorer; without an answer all are 0.
+    """Metrics of one published scorer; without an answer all are 0.
 
     Raises:
         KeyError: `name` is not one of `VARIANTS`.
     """
-    nothing = dict.fromkeys(MEASURES[name], 0.0)
-    return nothing if answer is None else nothing | VARIANTS[name](answer.strip(), objectives, meta or {})
+    score, metrics = VARIANTS[name]
+    parts = [] if answer is None else _parts(name, answer.strip(), len(objectives))
+    if not parts or len(parts) != len(objectives):
+        return dict.fromkeys(metrics, 0.0)
+    found = score(list(zip(parts, objectives, strict=True)), meta or {})
+    return {metric: found[metric] for metric in metrics}
 
 
-def _parts(answer: str, objectives: Objectives) -> list[Pair]:
-    """Each part of the answer with the aliases of its objective; none when the counts differ."""
-    pieces = [answer] if len(objectives) == 1 else [piece.strip() for piece in split_answer(answer)]
-    return list(zip(pieces, objectives, strict=True)) if len(pieces) == len(objectives) else []
+def _parts(name: str, answer: str, objectives: int) -> list[str]:
+    if name == "mem1":
+        return answer.lower().split(";")  # also with one objective, as published
+    return [answer] if objectives == 1 else [piece.strip() for piece in split_answer(answer)]
 
 
 def _mapped(text: str) -> str:

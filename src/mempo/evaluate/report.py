@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich import box
-from rich.markup import escape
-from rich.table import Table
-
 from mempo.evaluate.compare import ON_SCREEN, Column, Report, Row, part_of, shown
 from mempo.evaluate.export import pass_cell, pass_header
+from mempo.evaluate.grid import Grid, rules_between
 
 COLUMNS = (
     ("em", "EM", "{:.1%}"),
@@ -27,61 +24,52 @@ COLUMNS = (
 ByObjectives = Mapping[int, Mapping[str, Any]]
 
 
-def evaluation_table(results: Sequence[tuple[str, ByObjectives]], title: str) -> Table:
-    """`results`: (name of the policy, measures by number of objectives)."""
-    table = Table(title=title, title_justify="left")
-    for name in ("objectives", "n", "policy", *(text for _, text, _ in COLUMNS)):
-        table.add_column(name, justify="left" if name == "policy" else "right")
-    ks = sorted({k for _, measures in results for k in measures})
-    for k in ks:
-        for name, measures in results:
-            if k in measures:
-                table.add_row(str(k), _n(measures[k]), name, *cells(measures[k]))
-        table.add_section()
-    return table
+def evaluation_table(results: Sequence[tuple[str, ByObjectives]], title: str) -> Grid:
+    """`results`: (name of the policy, metrics by number of objectives)."""
+    found = [
+        (k, name, of_k[k]) for k in sorted({k for _, m in results for k in m}) for name, of_k in results if k in of_k
+    ]
+    rows = [[str(k), _n(metrics), name, *cells(metrics)] for k, name, metrics in found]
+    headers = ("k", "n", "policy", *(text for _, text, _ in COLUMNS))
+    return Grid(headers, rows, ("policy",), title, rules_between([k for k, _, _ in found]), keys=3)
 
 
-def _n(measures: Mapping[str, Any]) -> str:
-    asked = measures.get("questions")
+def _n(metrics: Mapping[str, Any]) -> str:
+    asked = metrics.get("questions")
     if asked is None:
         return _show(None, "")
-    scored = measures.get("scored_questions")  # evaluations of earlier versions lack it
+    scored = metrics.get("scored_questions")  # evaluations of earlier versions lack it
     return part_of(int(asked if scored is None else scored), int(asked))
 
 
-def cells(measures: Mapping[str, Any]) -> list[str]:
-    return [_show(measures.get(name), form) for name, _, form in COLUMNS]
+def cells(metrics: Mapping[str, Any]) -> list[str]:
+    return [_show(metrics.get(name), form) for name, _, form in COLUMNS]
 
 
-def report_table(report: Report, title: str) -> Table:
-    """Agents side by side, narrow enough for 120 characters."""
+def report_table(report: Report, title: str) -> Grid:
+    """Agents side by side."""
     columns = [column for column in report.columns if column.name in ON_SCREEN]
-    table = Table(title=escape(title), title_justify="left", padding=(0, 1, 0, 0), box=box.SIMPLE_HEAD)
-    names = [column.short or column.header for column in columns]
-    heads: list[str] = ["k", "agent", "n", *names, *pass_header(report), "err"]
-    for name in heads:
-        table.add_column(escape(name), justify="left" if name == "agent" else "right", no_wrap=name != "agent")
-    for i, row in enumerate(report.rows):
-        if i and row.objectives != report.rows[i - 1].objectives:
-            table.add_section()
-        found = [_estimate(row, column) for column in columns]
-        last = [*pass_cell(report, row), str(row.errors)]
-        table.add_row(*map(escape, [str(row.objectives), row.label, row.n, *found, *last]))
-    return table
+    heads = [*(column.short or column.header for column in columns), *pass_header(report), "err"]
+    return _agents_table(
+        report,
+        title,
+        heads,
+        [[*(_estimate(row, c) for c in columns), *pass_cell(report, row), str(row.errors)] for row in report.rows],
+    )
 
 
-def scores_table(report: Report, names: Sequence[str]) -> Table:
-    """The measures of published scorers, such as `mem1/f1`, by scorer."""
+def scores_table(report: Report, names: Sequence[str]) -> Grid:
+    """The metrics of published scorers, such as `mem1/f1`, by scorer."""
     columns = [column for column in report.columns if column.name in names]
-    table = Table(title="published scorers, as they count", title_justify="left", box=box.SIMPLE_HEAD)
-    for name in ("k", "agent", "n", *(column.header for column in columns)):
-        table.add_column(escape(name.replace("/", " ")), justify="left" if name == "agent" else "right")
-    for i, row in enumerate(report.rows):
-        if i and row.objectives != report.rows[i - 1].objectives:
-            table.add_section()
-        values = [shown(row.estimates[column.name].mean, column.form) for column in columns]
-        table.add_row(*map(escape, [str(row.objectives), row.label, row.n, *values]))
-    return table
+    values = [[shown(row.estimates[column.name].mean, column.form) for column in columns] for row in report.rows]
+    heads = [column.header.replace("/", " ") for column in columns]
+    return _agents_table(report, "published scorers, as they count", heads, values)
+
+
+def _agents_table(report: Report, title: str, heads: Sequence[str], values: Sequence[Sequence[str]]) -> Grid:
+    rows = [[str(row.objectives), row.label, row.n, *cells] for row, cells in zip(report.rows, values, strict=True)]
+    rules = rules_between([row.objectives for row in report.rows])
+    return Grid(("k", "agent", "n", *heads), rows, ("agent",), title, rules, keys=3)
 
 
 def _estimate(row: Row, column: Column) -> str:

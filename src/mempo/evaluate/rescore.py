@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 from mempo.config.rewards import SCORES, OutcomeSettings
 from mempo.errors import UserError, nearest
 from mempo.evaluate.costs import costs, steps_of_line
-from mempo.evaluate.published_scores import MEASURES, variant_scores
+from mempo.evaluate.published_scores import METRICS, variant_scores
 from mempo.rewards.outcome import matchable, score_answer
 from mempo.rewards.rollout_metrics import answer_record
 from mempo.rollout.question import Question, as_gold
 from mempo.rollout.trajectory import StopReason
 
-SCORERS = ("default", *MEASURES)
+SCORERS = ("default", *METRICS)
 """`default` is this library's own, with the settings of `reward.*`; the others are `VARIANTS`."""
 
 
@@ -34,9 +34,9 @@ def scorers_of(names: str) -> tuple[str, ...]:
     return found
 
 
-def measures_of(scorers: Sequence[str]) -> list[str]:
-    """Names of the measures that published scorers add to a line, such as `mem1/f1`."""
-    return [f"{name}/{measure}" for name in scorers if name in MEASURES for measure in MEASURES[name]]
+def metric_names(scorers: Sequence[str]) -> list[str]:
+    """Names of the metrics that published scorers add to a line, such as `mem1/f1`."""
+    return [f"{name}/{metric}" for name in scorers if name in METRICS for metric in METRICS[name]]
 
 
 def rescored(
@@ -49,7 +49,7 @@ def rescored(
         UserError: gold that cannot be used, named by its question.
     """
     judge = _Judge(settings)
-    published = [name for name in scorers if name in MEASURES]
+    published = [name for name in scorers if name in METRICS]
     for out in lines:
         if "default" in scorers:
             judge.score(out)
@@ -58,22 +58,18 @@ def rescored(
             for name in published:
                 known = bool(objectives) and not out["is_error"]
                 found = variant_scores(name, out["answer"], objectives, meta) if known else {}
-                for measure in MEASURES[name]:
-                    out[f"{name}/{measure}"] = found.get(measure)
+                for metric in METRICS[name]:
+                    out[f"{name}/{metric}"] = found.get(metric)
         yield out
 
 
 def filled(out: dict[str, Any]) -> dict[str, Any]:
     """The line, with what those of other programs, or of older versions, lack filled in: predictions need only
-    `question_id` (or `id`), `answer` and `gold`.
+    `question_id`, `answer` and `gold`.
 
     Raises:
-        UserError: the line has no question id or no `answer`.
+        UserError: the line has no `answer`.
     """
-    if "question_id" not in out:
-        if "id" not in out:
-            raise UserError(f"a rollout has no question_id; it has {', '.join(list(out)[:6]) or 'nothing'}")
-        out["question_id"] = str(out["id"])
     if "answer" not in out:
         raise UserError(f"rollout of question {out['question_id']!r} has no answer (null: none was given)")
     for key, value in (("rollout", 0), ("is_error", False), ("gold", None), ("stop", StopReason.ANSWERED)):
@@ -122,15 +118,15 @@ class _Judge:
 
     def score(self, line: dict[str, Any]) -> None:
         known, answer = self._known(line), line["answer"]
-        measures = known.answers.get(answer)
-        if measures is None:
+        metrics = known.answers.get(answer)
+        if metrics is None:
             score = score_answer(answer, known.question, self._settings) if known.question.objectives else None
-            measures = known.answers[answer] = answer_record(score)
-        line.update(measures)
+            metrics = known.answers[answer] = answer_record(score)
+        line.update(metrics)
         if self._settings.score in SCORES:
             line["unscored"] = self._unscored(line, known)
             broken = bool(line.get("violations")) and self._settings.format_gate
-            value = 0.0 if broken else measures[self._settings.score]
+            value = 0.0 if broken else metrics[self._settings.score]
             line["score"] = None if line["unscored"] else float(value)
 
     def _unscored(self, line: Mapping[str, Any], known: _Known) -> str | None:

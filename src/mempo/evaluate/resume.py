@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mempo.config.evaluate import AgentSpec, EvalSettings
 from mempo.evaluate.folder import EvalFolder
 from mempo.evaluate.loops import run_loop
 from mempo.evaluate.runner import EvalSetup, facts_of, jobs_of, play, scored_notes
 from mempo.evaluate.saved import read_beside
+from mempo.progress import Progress
 from mempo.rewards.rollout_metrics import counts
-from mempo.rollout.agent import Job
+from mempo.rollout.agent import Job, Tally
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory
 from mempo.storage.append import REMEDY, Key, RolloutAppender, read_facts
@@ -27,7 +27,6 @@ from mempo.storage.read_files import reading
 from mempo.storage.rollouts import open_tokens, trajectory_of
 
 _NOTES_AT_ONCE = 64
-_QUIET_S = 10.0
 
 
 def missing_jobs(
@@ -61,18 +60,42 @@ def play_missing(
         jobs = missing_jobs(folder.lines(spec.file_name), questions, settings, setup.seed, retry_errors)
         if not jobs:
             return 0
-        with _Progress(console, spec.name, len(jobs)) as progress:
+        so_far = _SoFar()
+        with Progress(console, spec.name, len(jobs), "rollout", history=True) as progress:
 
             def on_done(job: Job, trajectory: Trajectory, seconds: float) -> None:
                 facts = facts_of(setup, job.question, trajectory, seconds=seconds)
                 appender.append(trajectory, facts)
-                progress.step(facts)
+                so_far.add(facts)
 
-            run_loop(play(setup.agent, setup.sampler, jobs, settings, on_done))
+            def tell(tally: Tally) -> None:
+                progress.step(tally.done, f"{so_far}{tally.note}")
+
+            run_loop(play(setup.agent, setup.sampler, jobs, settings, on_done, tell))
         return len(jobs)
 
 
-def score_missing_notes(folder: EvalFolder, spec: AgentSpec, setup: EvalSetup, questions: Sequence[Question]) -> int:
+@dataclasses.dataclass
+class _SoFar:
+    """Exact match of the rollouts that ended, and how many failed."""
+
+    right: float = 0.0
+    scored: int = 0
+    errors: int = 0
+
+    def add(self, facts: Mapping[str, Any]) -> None:
+        self.errors += bool(facts["is_error"])
+        if facts["em"] is not None and counts(facts):
+            self.right, self.scored = self.right + facts["em"], self.scored + 1
+
+    def __str__(self) -> str:
+        em = f"em {self.right / self.scored:.3f}  " if self.scored else ""
+        return f"{em}errors {self.errors}  "
+
+
+def score_missing_notes(
+    folder: EvalFolder, spec: AgentSpec, setup: EvalSetup, questions: Sequence[Question], console: Console
+) -> int:
     """Ask the policy what each note is worth; how many rollouts' notes were scored. Rewards are appended group by
     group, so a kill loses one group. A threshold by quantile (`memory.threshold_quantile`) is that of the group."""
     if setup.scorer is None or spec.notes == "forbidden":
@@ -92,14 +115,17 @@ def score_missing_notes(folder: EvalFolder, spec: AgentSpec, setup: EvalSetup, q
     file = folder.rollouts(spec.file_name)
     ints, floats = open_tokens(file)
     agent = setup.agent
-    group: list[Trajectory] = []
-    for line in _whole_lines(file, wanted):
-        with reading(file, REMEDY):
-            group.append(trajectory_of(line, ints, floats, agent.renderer.tokenizer, agent.grammar))
-        if len(group) == _NOTES_AT_ONCE:
+    lines = _whole_lines(file, wanted)
+    with Progress(console, f"{spec.name}, scoring notes", len(wanted), "rollout") as progress:
+        for done in range(0, len(wanted), _NOTES_AT_ONCE):
+            progress.step(done)
+            with reading(file, REMEDY):
+                group = [
+                    trajectory_of(line, ints, floats, agent.renderer.tokenizer, agent.grammar)
+                    for line in islice(lines, _NOTES_AT_ONCE)
+                ]
             _score(folder, spec, setup, asked, group)
-            group = []
-    _score(folder, spec, setup, asked, group)
+        progress.step(len(wanted))
     return len(wanted)
 
 
@@ -129,42 +155,3 @@ def _whole_lines(file: Path, wanted: set[Key]) -> Iterator[dict[str, Any]]:
         for number, raw in enumerate(opened):
             if number in numbers:
                 yield json.loads(raw)
-
-
-class _Progress:
-    """One live line on a terminal; elsewhere a line now and then."""
-
-    def __init__(self, console: Console, name: str, total: int) -> None:
-        self._console, self._name, self._total = console, name, total
-        self._began = self._said = time.monotonic()
-        self._done = self._errors = 0
-        self._em: list[float] = []
-        self._bar = None
-        if console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            self._bar = Progress(*columns, TextColumn("{task.fields[measures]}"), console=console)
-            self._task = self._bar.add_task(name, total=total, measures="")
-
-    def __enter__(self) -> _Progress:
-        if self._bar:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *reason: object) -> None:
-        if self._bar:
-            self._bar.stop()
-
-    def step(self, facts: Mapping[str, Any]) -> None:
-        self._done += 1
-        self._errors += bool(facts["is_error"])
-        if facts["em"] is not None and counts(facts):
-            self._em.append(facts["em"])
-        em = f"em {sum(self._em) / len(self._em):.3f}  " if self._em else ""
-        measures = f"{em}errors {self._errors}"
-        now = time.monotonic()
-        if self._bar:
-            self._bar.update(self._task, completed=self._done, measures=measures)
-        elif self._done == self._total or now - self._said >= _QUIET_S:
-            self._said = now
-            text = f"{self._name} {self._done}/{self._total}  {measures}  {now - self._began:.0f}s"
-            self._console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from mempo.config.evaluate import EvalSettings
 from mempo.config.rewards import MemorySettings, OutcomeSettings
 from mempo.config.rollout import DecodingSettings
@@ -16,11 +18,12 @@ from mempo.errors import UserError, counted
 from mempo.evaluate.breakdown import groups_of
 from mempo.evaluate.costs import costs, steps_of
 from mempo.evaluate.metrics import by_objectives, summarise
+from mempo.progress import Progress
 from mempo.rewards.memory import score_notes
 from mempo.rewards.note_reward import NoteScore
 from mempo.rewards.outcome import CustomScore, outcome_score
 from mempo.rewards.rollout_metrics import counts, rollout_record
-from mempo.rollout.agent import Agent, Job, at_once, rollout
+from mempo.rollout.agent import Agent, Job, Tally, at_once, rollout
 from mempo.rollout.interfaces import CohortSampler, Sampler, Scorer
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import StopReason, Trajectory
@@ -81,8 +84,16 @@ def jobs_of(questions: Sequence[Question], settings: EvalSettings, seed: int) ->
     ]
 
 
-async def play(agent: Agent, sampler: Sampler, jobs: Sequence[Job], settings: EvalSettings, on_done: OnDone) -> None:
-    """Roll the jobs out, at most `max_in_flight` at once; `on_done(job, trajectory, seconds)` is called as each ends.
+async def play(
+    agent: Agent,
+    sampler: Sampler,
+    jobs: Sequence[Job],
+    settings: EvalSettings,
+    on_done: OnDone,
+    tell: Callable[[Tally], None] = lambda tally: None,
+) -> None:
+    """Roll the jobs out, at most `max_in_flight` at once; `on_done(job, trajectory, seconds)` is called as each ends,
+    and `tell` as they go on.
 
     Seconds are those from the first prompt to the end, waiting for the others included. The next job begins in the
     place of one that ended, so that a sampler which batches in lockstep goes on with full batches.
@@ -95,6 +106,7 @@ async def play(agent: Agent, sampler: Sampler, jobs: Sequence[Job], settings: Ev
     decoding = DecodingSettings(settings.temperature, settings.top_p, settings.top_k)
     workers = min(settings.max_in_flight, len(jobs))
     errors_in_row = 0
+    tally = Tally(len(jobs), tell)
     if cohort is not None:
         cohort.enter(workers)
 
@@ -103,13 +115,15 @@ async def play(agent: Agent, sampler: Sampler, jobs: Sequence[Job], settings: Ev
         try:
             for job in waiting:
                 began = time.monotonic()
-                done = await rollout(agent, sampler, job, decoding)
+                tally.count(in_flight=1)
+                done = await rollout(agent, sampler, job, decoding, tally)
                 on_done(job, done, time.monotonic() - began)
+                tally.count(in_flight=-1, done=1)
                 errors_in_row = errors_in_row + 1 if done.is_error else 0
                 if errors_in_row >= settings.max_errors_in_row:
                     raise UserError(
                         f"{counted(errors_in_row, 'rollout')} in a row failed by infrastructure, the last with: "
-                        f"{done.error or _tool_error(done)}; fix it and play them again with --retry-errors"
+                        f"{done.error or _tool_error(done)}; fix it, then repeat them with --retry-errors"
                     )
         finally:
             if cohort is not None:
@@ -155,10 +169,14 @@ def scored_notes(
 
 
 def evaluate(
-    setup: EvalSetup, questions: Sequence[Question], settings: EvalSettings, save_to: Path | None = None
+    setup: EvalSetup,
+    questions: Sequence[Question],
+    settings: EvalSettings,
+    save_to: Path | None = None,
+    console: Console | None = None,
 ) -> EvalResult:
-    """Roll every question out and keep everything in memory: the evaluations within a training run. What outlives a
-    kill is `mempo.evaluate.folder`."""
+    """Roll every question out and keep everything in memory: the evaluations within a training run, which show how far
+    they are on the console. What outlives a kill is `mempo.evaluate.folder`."""
     jobs = jobs_of(questions, settings, setup.seed)
     places = {id(job): i for i, job in enumerate(jobs)}
     done: dict[int, Trajectory] = {}
@@ -169,7 +187,8 @@ def evaluate(
     patient = settings.model_copy(
         update={"max_errors_in_row": len(jobs) + 1}
     )  # a training run goes on, and counts them
-    asyncio.run(play(setup.agent, setup.sampler, jobs, patient, on_done))
+    with Progress(console or Console(quiet=True), "evaluation", len(jobs), "rollout") as progress:
+        asyncio.run(play(setup.agent, setup.sampler, jobs, patient, on_done, lambda t: progress.step(t.done, t.note)))
     asked, trajectories = [job.question for job in jobs], [done[i] for i in range(len(jobs))]
     facts = [facts_of(setup, *played) for played in zip(asked, trajectories, strict=True)]
     notes = scored_notes(setup, asked, trajectories, list(map(counts, facts)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -68,11 +68,16 @@ def read_rollouts(path: Path) -> dict[Key, dict[str, Any]]:
             line.pop(key, None)
     for kind in BESIDE:
         for record in read_beside(path, kind):
-            line = lines.get((record["question_id"], record["rollout"]))
-            # What was said about a rollout that has been made again since is about another answer.
-            if line is not None and record.get("answer") == line["answer"]:
-                line[kind] = record[kind]
+            if line := lines.get((record["question_id"], record["rollout"])):
+                join_beside(line, kind, record)
     return lines
+
+
+def join_beside(line: dict[str, Any], kind: str, record: Mapping[str, Any] | None) -> None:
+    """Put what was said beside the file about a rollout into its line, unless the rollout has been made again since:
+    then it is about another answer."""
+    if record is not None and record.get("answer") == line.get("answer"):
+        line[kind] = record[kind]
 
 
 def read_beside(path: Path, kind: str) -> list[dict[str, Any]]:

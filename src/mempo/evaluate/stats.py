@@ -1,4 +1,4 @@
-"""Means, intervals and comparisons over questions, and measures of several samples a question.
+"""Means, intervals and comparisons over questions, and metrics of several samples a question.
 
 The question is the unit: its samples are averaged first, so that a question with more of them (or with fewer, because
 some failed) counts as much as any other. What is not known (None) is left out and never 0.
@@ -65,11 +65,11 @@ def mean_of(means: Mapping[str, float]) -> float | None:
 
 
 def share(means: Mapping[str, float], top: float = 1.0, seed: int = 0, level: float = 0.95) -> Estimate:
-    """Mean of a measure between 0 and `top`, such as a rate or F1.
+    """Mean of a metric between 0 and `top`, such as a rate or F1.
 
     Where every question is wholly right or wholly wrong: Wilson's interval. Else (F1, several samples a question) the
     normal interval after adding z²/2 questions of value 0 and as many of value `top`, which is what Agresti and Coull
-    do for rates. A measure that leaves its range (a score of the user's own) gets a bootstrap.
+    do for rates. A metric that leaves its range (a score of the user's own) gets a bootstrap.
     """
     values = np.array(list(means.values()), dtype=np.float64) / top
     if not len(values):
@@ -91,7 +91,7 @@ def wilson(rate: float, n: int, z: float) -> tuple[float, float]:
 
 
 def bootstrap(means: Mapping[str, float], seed: int = 0, level: float = 0.95, resamples: int = RESAMPLES) -> Estimate:
-    """Mean of a measure without bounds, such as tokens, with a percentile interval: questions are drawn with
+    """Mean of a metric without bounds, such as tokens, with a percentile interval: questions are drawn with
     replacement, `resamples` times. Values that are all alike tell nothing of their spread."""
     values = np.array(list(means.values()), dtype=np.float64)
     if len(values) < 2 or values.min() == values.max():

@@ -13,7 +13,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 from weakref import WeakKeyDictionary, finalize
@@ -23,6 +23,7 @@ from yarl import URL
 
 from mempo.config.tools import RetrySettings
 from mempo.http.addresses import RESOLVING, Resolver, ThreadResolver, is_literal, system_addresses
+from mempo.http.connections import KeptConnections
 from mempo.http.errors import FailureKind, HttpError, body_head
 from mempo.http.retry import ONCE, retried, retry_after_s
 from mempo.http.secrets import Redactor
@@ -31,6 +32,7 @@ from mempo.rollout.waits import asking
 
 T = TypeVar("T")
 USER_AGENT = "mempo"
+JSON: Mapping[str, str] = {"content-type": "application/json", "accept": "application/json"}
 Read = Callable[[Any], T]
 """From the JSON of a reply to what is wanted of it; raises ValueError for a reply of the wrong form."""
 
@@ -55,9 +57,10 @@ class HttpClient:
     """Requests to the server at `base`, which is put in front of paths.
 
     `service`: what an error calls the server. `timeout_s`: seconds of one request, from the look-up of the host to the
-    last byte of the reply; waiting for one's turn is not counted. `headers` go with every request; `secret` is what of
-    them must not come back. `resolve`: connect only to the addresses that it gives, never through a proxy, and keep no
-    connection; by default the system is asked, and a proxy that the environment names is used.
+    last byte of the reply; waiting for one's turn is not counted. `headers` go with every request, and so does `token`,
+    as `Authorization: Bearer`; it, or another `secret` in the headers, is taken out of whatever comes back. `resolve`:
+    connect only to the addresses that it gives, never through a proxy, and keep no connection; by default the system
+    is asked, and a proxy that the environment names is used.
 
     `counts` tells requests (tries), retries and failures for good.
     """
@@ -69,7 +72,8 @@ class HttpClient:
         timeout_s: float,
         max_reply_bytes: int,
         max_concurrent: int = 64,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] = JSON,
+        token: str | None = None,
         secret: str | None = None,
         resolve: Resolver | None = None,
     ) -> None:
@@ -78,8 +82,10 @@ class HttpClient:
         self._service, self._timeout_s, self._max_reply_bytes = service, timeout_s, max_reply_bytes
         self._max_concurrent, self._resolve = max_concurrent, resolve
         # A server may compress when nothing is said.
-        self._headers = {"accept-encoding": "identity", "user-agent": USER_AGENT, **(headers or {})}
-        self._redactor = Redactor(secret)
+        self._headers = {"accept-encoding": "identity", "user-agent": USER_AGENT, **headers}
+        if token is not None:
+            self._headers["authorization"] = f"Bearer {token}"
+        self._redactor = Redactor(token or secret)
         self._connect_s = min(_CONNECT_S, timeout_s)
         # A proxy that the environment names cannot reach a server on this very machine.
         self._proxy = None if resolve is not None or urlsplit(base).hostname in _LOOPBACK else proxy_of(base)
@@ -136,28 +142,29 @@ class HttpClient:
             HttpError: `refused` or `timeout`; and whatever `resolve` raises.
         """
         within_s = self._timeout_s if timeout_s is None else timeout_s
+        kind: FailureKind = "refused"
         pool = await self._pool()
         async with pool.turns:
             self.counts["requests"] += 1
-            asking(self._service, url)
+            asking(self._service, str(url))
             try:
                 async with asyncio.timeout(within_s):
                     return await self._exchange(pool.session, method, URL(url), content)
             except aiohttp.ConnectionTimeoutError:
-                kind, reason = "refused", f"no connection within {min(self._connect_s, within_s):g} s"
+                reason = f"no connection within {min(self._connect_s, within_s):g} s"
             except TimeoutError:
                 kind, reason = "timeout", f"no whole reply within {self._timeout_s:g} s"
             except aiohttp.ClientConnectorError as error:
-                kind, reason = "refused", f"no connection ({error}); is it running?"
+                reason = f"no connection ({error}); is it running?"
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 said = " ".join(str(getattr(error, "message", error)).split())  # without the url once more
-                kind, reason = "refused", f"the connection broke off ({type(error).__name__}: {said})"
+                reason = f"the connection broke off ({type(error).__name__}: {said})"
         raise self.failure(kind, str(url), reason, attempt=attempt)
 
     async def _exchange(self, session: aiohttp.ClientSession, method: str, url: URL, content: bytes | None) -> Reply:
-        if self._resolve is not None and is_literal(url.raw_host or ""):  # aiohttp asks for names alone
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(RESOLVING, self._resolve, url.raw_host, url.port)
+        host = url.raw_host or ""
+        if self._resolve is not None and is_literal(host):  # aiohttp asks for names alone
+            await asyncio.get_running_loop().run_in_executor(RESOLVING, self._resolve, host, url.port or 0)
         body = bytearray()
         async with session.request(method, url, data=content, allow_redirects=False, proxy=self._proxy) as response:
             async for part in response.content.iter_any():
@@ -187,6 +194,12 @@ class HttpClient:
         if (pool := self._pools.get(loop)) is not None:
             _close_soon(loop, pool.session)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def _read(self, url: str, body: bytes, read: Read[T], attempt: int) -> T:
         reply = Reply(200, {}, body)
         try:
@@ -214,9 +227,11 @@ class HttpClient:
         return pool
 
     def _session(self) -> aiohttp.ClientSession:
-        keep = {"keepalive_timeout": _KEPT_S} if self._resolve is None else {"force_close": True}
         resolver = ThreadResolver(self._resolve or system_addresses)
-        connector = aiohttp.TCPConnector(limit=0, use_dns_cache=False, resolver=resolver, **keep)
+        if self._resolve is None:
+            connector = KeptConnections(limit=0, use_dns_cache=False, resolver=resolver, keepalive_timeout=_KEPT_S)
+        else:
+            connector = KeptConnections(limit=0, use_dns_cache=False, resolver=resolver, force_close=True)
         return aiohttp.ClientSession(
             connector=connector,
             headers=self._headers,

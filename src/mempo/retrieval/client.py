@@ -31,7 +31,7 @@ MAX_REPLY_BYTES = 256 << 20
 class HttpRetriever:
     """A Retriever that asks a server. Safe to use from threads; they share one pool of connections.
 
-    Connection errors, time-outs, replies that are no JSON and the statuses in `RETRIED_STATUSES` are tried again,
+    Connection errors, time-outs, replies that are not JSON and the statuses in `RETRIED_STATUSES` are tried again,
     `tries` times in all; every other failure, and the last of these, is an HttpError. The first wait is `backoff_s`,
     doubled each time, and shortened by a random part of it, at most half. A server that asks for a longer wait
     (Retry-After) gets it, up to 30 s.
@@ -55,12 +55,7 @@ class HttpRetriever:
         """
         self.url = retrieval_address(url)
         self._retry = RetrySettings(tries=tries, backoff_s=backoff_s, max_backoff_s=30.0)
-        headers = {"content-type": "application/json", "accept": "application/json"}
-        if token is not None:
-            headers["authorization"] = f"Bearer {token}"
-        self._http = HttpClient(
-            "retrieval server", self.url, timeout_s, max_reply_bytes, max_concurrent, headers, secret=token
-        )
+        self._http = HttpClient("retrieval server", self.url, timeout_s, max_reply_bytes, max_concurrent, token=token)
 
     @classmethod
     def of(cls, url: str, settings: ClientSettings, tries: int = 1, token: str | None = None) -> HttpRetriever:

@@ -49,7 +49,7 @@ class Corpus:
 
         With `index_dir` the pass's result is kept there, memory-mapped, and a table or compressed file is unpacked into
         it; without, the result is in memory and what was unpacked in a temporary folder that dies with the corpus.
-        Raises CorpusError: no such file, a folder, empty, a broken line (named), an id that stands twice.
+        Raises CorpusError: no such file, a folder, empty, a broken line (named), an id that is given twice.
         """
         path = Path(path)
         if (path / SIDECAR_NAME).is_file():

@@ -128,4 +128,4 @@ def _device(name: str) -> torch.device:
     try:
         return torch.device(name)
     except RuntimeError:
-        raise UserError(f"the encoder's device {name!r} is none that torch knows; use cpu, cuda or auto") from None
+        raise UserError(f"the encoder's device {name!r} is not one that torch knows; use cpu, cuda or auto") from None

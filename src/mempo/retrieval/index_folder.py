@@ -152,7 +152,7 @@ def refuse_other_index(out_dir: Path, settings: BuildSettings, corpus: Corpus | 
     if side.kind != settings.kind:
         raise IndexFolderError(f"{out_dir} holds an index of kind {side.kind}, not {settings.kind}; {instead}")
     if changed := _changed(out_dir, side, settings):
-        raise IndexFolderError(f"{out_dir} holds an index that was made otherwise ({'; '.join(changed)}); {instead}")
+        raise IndexFolderError(f"{out_dir} holds an index with other settings ({'; '.join(changed)}); {instead}")
     if corpus is not None and side.corpus_sha256 != corpus.sha256:
         raise IndexFolderError(
             f"{out_dir} holds an index of another corpus ({side.documents} documents, sha256 "

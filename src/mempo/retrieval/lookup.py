@@ -39,7 +39,7 @@ def find(table: Table, key: str) -> list[int]:
 
 
 def repeated(table: Table) -> list[list[int]]:
-    """Groups of positions that share a hash: candidates for keys that stand twice."""
+    """Groups of positions that share a hash: candidates for keys that are given twice."""
     starts = np.flatnonzero(table[0, 1:] == table[0, :-1])
     groups: dict[int, list[int]] = {}
     for start in starts.tolist():

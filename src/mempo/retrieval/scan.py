@@ -44,7 +44,7 @@ class Lookups:
 def scan(path: Path, name: str) -> Lookups:
     """Reads every line of the uncompressed file at `path`; `name` is what messages call the file.
 
-    Raises CorpusError at the first broken line (naming it), when there is no document, and when an id stands twice.
+    Raises CorpusError at the first broken line (naming it), when there is no document, and when an id is given twice.
     """
     offsets, ids, urls = array("q"), TableBuilder(), TableBuilder()
     digest = hashlib.sha256()
@@ -95,7 +95,7 @@ def _refuse_repeated_ids(path: Path, name: str, found: Lookups) -> None:
             if key in seen:
                 first, second = (_line_number(path, int(found.offsets[p])) for p in (seen[key], position))
                 raise CorpusError(
-                    f"corpus {name}: id {key!r} stands on line {first} and on line {second}; ids must be unique "
+                    f"corpus {name}: id {key!r} is on line {first} and on line {second}; ids must be unique "
                     "(documents without an id are numbered from 0)"
                 )
             seen[key] = position

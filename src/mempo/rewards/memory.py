@@ -12,8 +12,7 @@ The contexts are in `note_contexts.py`, the arithmetic in `note_reward.py`; here
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,7 +25,7 @@ from mempo.rollout.interfaces import Scorer, ScoreRequest
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Trajectory, Turn
 
-__all__ = ["MemorySettings", "NoteScore", "no_signal_counts", "score_notes"]
+__all__ = ["MemorySettings", "NoteScore", "score_notes"]
 
 
 @dataclass
@@ -44,7 +43,12 @@ class _Asked:
     def ask(self) -> None:
         if self.requests:
             assert self.scorer is not None  # `score_notes` refused a missing reference
-            self.answers = _answers(self.scorer, self.requests)
+            scored = self.scorer.score(self.requests, temperature=1.0)
+            self.answers = [np.asarray(values, dtype=np.float64) for values in scored]
+            wanted = [(len(request.which or ()),) for request in self.requests]
+            shapes = [values.shape for values in self.answers]
+            if shapes != wanted:
+                raise ValueError(f"the scorer answered with shapes {shapes[:4]}… where {wanted[:4]}… were asked for")
 
 
 @dataclass(frozen=True)
@@ -126,11 +130,6 @@ def score_notes(
     return [[note(turn, place) for turn, place in rollout] for rollout in places]
 
 
-def no_signal_counts(notes: Iterable[Iterable[NoteScore]]) -> dict[str, int]:
-    """How many notes of `[rollouts][notes]` have no reward, by reason."""
-    return dict(Counter(str(note.reason) for rollout in notes for note in rollout if note.r is None))
-
-
 def probe_request(context: Ids, probe: Probe) -> ScoreRequest:
     """The request that asks for the log-probs of the gold tokens after `context`."""
     # What follows the last gold token cannot change its probability.
@@ -174,12 +173,3 @@ def _evidence(place: _Place, actor: _Asked, base_asked: _Asked) -> Evidence:
         note_tokens=len(place.turn.note_ids or ()),
         history_tokens=place.history_tokens,
     )
-
-
-def _answers(scorer: Scorer, requests: list[ScoreRequest]) -> list[np.ndarray]:
-    logprobs = [np.asarray(values, dtype=np.float64) for values in scorer.score(requests, temperature=1.0)]
-    wanted = [(len(request.which or ()),) for request in requests]
-    shapes = [values.shape for values in logprobs]
-    if shapes != wanted:
-        raise ValueError(f"the scorer answered with shapes {shapes[:4]}… where {wanted[:4]}… were asked for")
-    return logprobs

@@ -15,6 +15,7 @@ from mempo.config.rewards import ProbeSettings
 from mempo.errors import counted
 from mempo.rewards.memory import probe_request
 from mempo.rewards.probe import ProbeTokenizer, build_probe
+from mempo.rewards.rollout_metrics import mean
 from mempo.rollout.interfaces import Scorer
 from mempo.rollout.protocol import closing, opening
 from mempo.rollout.question import Question
@@ -115,21 +116,19 @@ def check_probe(
                 pieces = [(opening("mem"), True), (text, False), (closing("mem"), True)]
                 requests.append(probe_request(one.question_ids + tokenizer.encode_mixed(pieces).ids, probe))
     answers = iter(scorer.score(requests, temperature=1.0) if requests else [])
-    found: list[tuple[float, float | None, float]] = []
-    for one, _ in asked:
-        values = [None if text is None else next(answers) for text in (one.right, one.one_wrong, one.other)]
-        right, wrong, other = (None if v is None else math.exp(float(v.mean())) for v in values)
-        assert right is not None
-        assert other is not None
-        found.append((right, wrong, other))
+
+    def p() -> float:
+        return math.exp(float(next(answers).mean()))
+
+    found = [(p(), None if one.one_wrong is None else p(), p()) for one, _ in asked]
     pairs = [(right, wrong) for right, wrong, _ in found if wrong is not None]
     return ProbeCheck(
         questions=len(found),
-        p_right=_mean([right for right, _, _ in found]),
-        p_one_wrong=_mean([wrong for _, wrong in pairs]),
-        p_other=_mean([other for _, _, other in found]),
-        beats_one_wrong=_mean([float(right > wrong) for right, wrong in pairs]),
-        beats_other=_mean([float(right > other) for right, _, other in found]),
+        p_right=mean([right for right, _, _ in found]),
+        p_one_wrong=mean([wrong for _, wrong in pairs]),
+        p_other=mean([other for _, _, other in found]),
+        beats_one_wrong=mean([float(right > wrong) for right, wrong in pairs]),
+        beats_other=mean([float(right > other) for right, _, other in found]),
     )
 
 
@@ -139,10 +138,6 @@ def _with_one_wrong(note: str, gold: Sequence[str], strangers: Sequence[str]) ->
         if answer and wrong and answer in note:
             return note.replace(answer, wrong)
     return None
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
 
 
 def _percent(share: float | None) -> str:

@@ -1,4 +1,4 @@
-"""What is reported about a rollout, and about many: the same measures in training and evaluation."""
+"""What is reported about a rollout, and about many: the same metrics in training and evaluation."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from mempo.rollout.question import Question
 from mempo.rollout.trajectory import StopReason, Trajectory
 
 Facts = Mapping[str, Any]
-ANSWER_MEASURES = ("em", "f1", "sub_em", "mean_em", "mean_f1")
-OBJECTIVE_MEASURES = ("objective_em", "objective_f1", "objective_sub_em")
+ANSWER_METRICS = ("em", "f1", "sub_em", "mean_em", "mean_f1")
+OBJECTIVE_METRICS = ("objective_em", "objective_f1", "objective_sub_em")
+TOKENS = ("generated_tokens", "peak_context_tokens", "total_tokens", "processed_tokens")
 
 
 def rollout_record(
@@ -44,22 +45,19 @@ def rollout_record(
         "note_statuses": dict(Counter(str(turn.parsed.note_status) for turn in trajectory.turns[1:])),
         "note_tokens": [len(turn.note_ids) for turn in trajectory.turns if turn.note_ids is not None],
         "notes": [dataclasses.asdict(n) for n in notes],
-        "generated_tokens": trajectory.generated_tokens,
-        "peak_context_tokens": trajectory.peak_context_tokens,
-        "total_tokens": trajectory.total_tokens,
-        "processed_tokens": trajectory.processed_tokens,
+        **{name: getattr(trajectory, name) for name in TOKENS},
     }
 
 
 def answer_record(answer: AnswerScore | None) -> dict[str, Any]:
-    """The measures of an answer, of the whole (`em` …) and by objective (`objective_em` … `[objectives]`); None where
+    """The metrics of an answer, of the whole (`em` …) and by objective (`objective_em` … `[objectives]`); None where
     there is no gold to compare with."""
     if answer is None:
-        return dict.fromkeys((*ANSWER_MEASURES, *OBJECTIVE_MEASURES))
+        return dict.fromkeys((*ANSWER_METRICS, *OBJECTIVE_METRICS))
     by_objective = (answer.per_objective_em, answer.per_objective_f1, answer.per_objective_sub_em)
     return {
-        **{name: getattr(answer, name) for name in ANSWER_MEASURES},
-        **dict(zip(OBJECTIVE_MEASURES, map(list, by_objective), strict=True)),
+        **{name: getattr(answer, name) for name in ANSWER_METRICS},
+        **dict(zip(OBJECTIVE_METRICS, map(list, by_objective), strict=True)),
     }
 
 
@@ -83,9 +81,9 @@ def unscored(line: Facts) -> bool:
     return not counts(line) and not line.get("is_error")
 
 
-def known(measures: Mapping[str, float | None]) -> dict[str, float]:
-    """Measures that have a value."""
-    return {name: value for name, value in measures.items() if value is not None}
+def known(metrics: Mapping[str, float | None]) -> dict[str, float]:
+    """Metrics that have a value."""
+    return {name: value for name, value in metrics.items() if value is not None}
 
 
 def mean(values: Iterable[float | None]) -> float | None:
@@ -97,7 +95,7 @@ def mean(values: Iterable[float | None]) -> float | None:
 def aggregate(
     facts: Sequence[Facts], stops: Sequence[StopReason], counted: Sequence[bool] | None = None
 ) -> dict[str, float | None]:
-    """Measures over many rollouts. Those that do not count (see `counts`; `counted` `[rollouts]` takes its place) are
+    """Metrics over many rollouts. Those that do not count (see `counts`; `counted` `[rollouts]` takes its place) are
     counted as `errors` or `unscored`, and enter nothing else."""
     counted = [counts(f) for f in facts] if counted is None else counted
     sound = [f for f, counts_too in zip(facts, counted, strict=True) if counts_too]
@@ -109,22 +107,14 @@ def aggregate(
         "errors": float(sum(bool(f["is_error"]) for f in facts)),
         "unscored": float(len(left_out)),
         "tool_errors": float(sum(f["tool_errors"] for f in facts)),
-        "score": mean(f["score"] for f in sound),
-        "em": mean(f["em"] for f in sound),
-        "f1": mean(f["f1"] for f in sound),
-        "sub_em": mean(f["sub_em"] for f in sound),
-        "mean_em": mean(f["mean_em"] for f in sound),
-        "mean_f1": mean(f["mean_f1"] for f in sound),
+        **{name: mean(f[name] for f in sound) for name in ("score", *ANSWER_METRICS)},
         "format_ok": mean(float(f["format_ok"]) for f in sound),
         "turns": mean(f["num_turns"] for f in sound),
         "searches": mean(f["actions"].get("search", 0) for f in sound),
         "no_search": mean(float(not f["actions"].get("search")) for f in sound),
         "note_tokens": mean(note_tokens),
         "note_tokens_max": float(max(note_tokens)) if note_tokens else None,
-        "generated_tokens": mean(f["generated_tokens"] for f in sound),
-        "peak_context_tokens": mean(f["peak_context_tokens"] for f in sound),
-        "total_tokens": mean(f["total_tokens"] for f in sound),
-        "processed_tokens": mean(f["processed_tokens"] for f in sound),
+        **{name: mean(f[name] for f in sound) for name in TOKENS},
     }
     for reason, count in Counter(f.get("unscored") for f in left_out).items():
         out[f"unscored/{reason or 'unknown'}"] = float(count)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import hashlib
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -74,6 +74,26 @@ class Job:
     beginning: Beginning | None = None
 
 
+@dataclass
+class Tally:
+    """How far rollouts are, for whoever shows it: `tell` is called when one begins or ends, and after every turn."""
+
+    total: int
+    tell: Callable[[Tally], None] = lambda tally: None
+    in_flight: int = 0
+    done: int = 0
+    turns: int = 0
+
+    def count(self, in_flight: int = 0, done: int = 0, turns: int = 0) -> None:
+        self.in_flight, self.done, self.turns = self.in_flight + in_flight, self.done + done, self.turns + turns
+        self.tell(self)
+
+    @property
+    def note(self) -> str:
+        """What stands beside the number of those that are done."""
+        return f"{self.in_flight} in flight, {self.turns} turns"
+
+
 def noise_seed(*key: int | str) -> int:
     """A 63-bit seed that depends on every part of the key, and on nothing else."""
     digest = hashlib.blake2b("\x1f".join(map(str, key)).encode(), digest_size=8).digest()
@@ -81,17 +101,24 @@ def noise_seed(*key: int | str) -> int:
 
 
 async def run_rollouts(
-    agent: Agent, sampler: Sampler, jobs: Sequence[Job], decoding: DecodingSettings | None = None
+    agent: Agent,
+    sampler: Sampler,
+    jobs: Sequence[Job],
+    decoding: DecodingSettings | None = None,
+    tell: Callable[[Tally], None] = lambda tally: None,
 ) -> list[Trajectory]:
-    """All jobs at once; trajectories come back in the order of the jobs."""
+    """All jobs at once; trajectories come back in the order of the jobs. `tell` is called as they go on."""
+    tally = Tally(len(jobs), tell)
     cohort = sampler if isinstance(sampler, CohortSampler) else None
     if cohort is not None:
         cohort.enter(len(jobs))
 
     async def one(job: Job) -> Trajectory:
         try:
-            return await rollout(agent, sampler, job, decoding or DecodingSettings())
+            tally.count(in_flight=1)
+            return await rollout(agent, sampler, job, decoding or DecodingSettings(), tally)
         finally:
+            tally.count(in_flight=-1, done=1)
             if cohort is not None:
                 cohort.leave()
 
@@ -117,8 +144,10 @@ async def at_once(parts: Iterable[Coroutine[Any, Any, T]], in_turn: bool) -> lis
     return await asyncio.gather(*tasks)
 
 
-async def rollout(agent: Agent, sampler: Sampler, job: Job, decoding: DecodingSettings) -> Trajectory:
-    """Play one question to its end."""
+async def rollout(
+    agent: Agent, sampler: Sampler, job: Job, decoding: DecodingSettings, tally: Tally | None = None
+) -> Trajectory:
+    """Play one question to its end. `tally` counts its turns."""
     question_ids = agent.renderer.question(job.question.text)
     beginning = job.beginning
     turns: list[Turn] = [] if beginning is None else list(beginning.turns)
@@ -173,6 +202,8 @@ async def rollout(agent: Agent, sampler: Sampler, job: Job, decoding: DecodingSe
             return done(StopReason.SAMPLER_ERROR, error=str(error))
         turn = read_turn(agent, index, prompt_ids, forced, generation, decoding.temperature or 1.0)
         turns.append(turn)
+        if tally is not None:
+            tally.count(turns=1)
 
         # DONE, or TOOL?
         if turn.parsed.is_answer and turn.parsed.action is not None:
@@ -188,8 +219,7 @@ async def rollout(agent: Agent, sampler: Sampler, job: Job, decoding: DecodingSe
         error = result.notice if result.error == ToolErrorKind.UNAVAILABLE else None
         after_eos = not agent.renderer.tokenizer.eos_ids.isdisjoint(turn.generated_ids[-1:])
         observation = agent.renderer.observation(result, limits.max_obs_tokens, after_eos)
-        short = agent.renderer.short_observation(result, limits.max_obs_tokens, after_eos)
-        turns[-1] = dataclasses.replace(turn, observation=observation, short_observation=short, tool_error=error)
+        turns[-1] = dataclasses.replace(turn, observation=observation, tool_error=error)
         if sum(t.tool_error is not None for t in turns) >= limits.max_tool_errors:
             return done(StopReason.TOOL_ERROR, error=error)
 

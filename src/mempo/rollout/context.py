@@ -33,11 +33,6 @@ def _with_result(turn: Turn) -> list[Piece]:
     return [turn.own_ids, turn.observation] if turn.observation else [turn.own_ids]
 
 
-def _with_old_result(turn: Turn) -> list[Piece]:
-    """The same in later turns, where the result may have become shorter (`prompt.short_results`)."""
-    return [turn.own_ids, turn.short_observation] if turn.short_observation else _with_result(turn)
-
-
 class PiecewiseContext:
     """A context described by the pieces that follow the question."""
 
@@ -62,7 +57,7 @@ class PiecewiseContext:
 
 
 def full_pieces(turns: Sequence[Turn]) -> list[Piece]:
-    return [piece for turn in turns[:-1] for piece in _with_old_result(turn)] + _with_result(turns[-1])
+    return [piece for turn in turns for piece in _with_result(turn)]
 
 
 def memory_pieces(turns: Sequence[Turn]) -> list[Piece]:

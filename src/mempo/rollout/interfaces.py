@@ -105,15 +105,11 @@ class ToolErrorKind(StrEnum):
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What a tool found, as text. Passages may be cut to fit a budget; the notice never is.
-
-    `short` takes the place of the passages where a context shows an old result short; None: they stay as they are.
-    """
+    """What a tool found, as text. Passages may be cut to fit a budget; the notice never is."""
 
     passages: tuple[str, ...] = ()
     notice: str = ""
     error: ToolErrorKind | None = None
-    short: tuple[str, ...] | None = None
 
 
 @runtime_checkable

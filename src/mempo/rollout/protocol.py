@@ -56,7 +56,7 @@ class TurnGrammar:
     `actions` may name tags of an environment or a tool of its own beside `search`, `access` and `answer`.
 
     Raises:
-        ConfigError: an action that cannot be a tag, or one that stands twice.
+        ConfigError: an action that cannot be a tag, or one that is given twice.
     """
 
     notes: Presence = "required"
@@ -71,7 +71,7 @@ class TurnGrammar:
                 raise ConfigError(f"{action!r} cannot be an action: the tag means something else already")
         if len(set(self.actions)) < len(self.actions):
             twice = next(action for action in self.actions if self.actions.count(action) > 1)
-            raise ConfigError(f"the action {twice!r} stands twice in {', '.join(self.actions)}")
+            raise ConfigError(f"the action {twice!r} is given twice in {', '.join(self.actions)}")
 
     @cached_property
     def action_tags(self) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ template is therefore taken apart once into the scaffold around the contents; ou
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import re
@@ -100,19 +99,6 @@ class Renderer:
         parts.append(ObservationPart(self._close))
         observation = Observation(tuple(parts))
         return observation if budget_tokens is None else self.cut(observation, budget_tokens)
-
-    def short_observation(
-        self, result: ToolResult, budget_tokens: int | None = None, after_eos: bool = False
-    ) -> Observation | None:
-        """The result as turns after the next one see it; None where they see it as it is.
-
-        Only with `prompt.short_results`. A result that would not become shorter stays.
-        """
-        if not self.settings.short_results or result.short is None:
-            return None
-        whole = self.observation(result, budget_tokens, after_eos)
-        short = self.observation(dataclasses.replace(result, passages=result.short), budget_tokens, after_eos)
-        return short if len(short) < len(whole) else None
 
     def cut(self, observation: Observation, budget_tokens: int) -> Observation:
         """Shorten the passages, longest first, to fit `budget_tokens`; wrapper and notice stay, what is cut is marked.

@@ -71,8 +71,7 @@ class Turn:
     sampled: only they carry log-probs, loss and advantage. `logprobs` is empty where the sampler told none; such a turn
     cannot be trained on. `note_ids` and `action_ids` are the ids
     that the note and the action take in a rebuilt context and in the note probe, tags included: those that were
-    sampled; of a token that straddles an edge, ids of its part inside. `observation` is what the next turn sees,
-    `short_observation` what the turns after that see in its place (None: the same).
+    sampled; of a token that straddles an edge, ids of its part inside. `observation` is what the next turn sees.
 
     Raises:
         ValueError: a length does not fit; the message names the turn.
@@ -89,7 +88,6 @@ class Turn:
     note_ids: tuple[int, ...] | None = None
     action_ids: tuple[int, ...] | None = None
     observation: Observation | None = None
-    short_observation: Observation | None = None
     tool_error: str | None = None
     temperature: float = 1.0
 

@@ -25,7 +25,7 @@ def train_agent(source: str | Path, overrides: Overrides = (), resume: bool = Fa
     Raises:
         UserError: a setting, a file or a server is wrong; in most cases before a model loads.
     """
-    return train(resolve(str(source), override_texts(overrides)), resume, _console(quiet))
+    return train(resolve(str(source), override_texts(overrides)), resume, Console(quiet=quiet))
 
 
 def evaluate_agent(
@@ -43,7 +43,7 @@ def evaluate_agent(
     path = Path(run)
     resolved, model = resolve(str(path), override_texts(overrides)), str(final_model(path))
     folder = Path(out) if out is not None else default_out(resolved, model, path)
-    return evaluate_model(resolved, model, folder, _console(quiet))
+    return evaluate_model(resolved, model, folder, Console(quiet=quiet))
 
 
 def compare_agents(
@@ -56,8 +56,4 @@ def compare_agents(
     Raises:
         UserError: a folder without rollouts.
     """
-    return compare_runs([Path(folder) for folder in folders], scores, agents, (), None, _console(quiet))
-
-
-def _console(quiet: bool) -> Console:
-    return Console(quiet=quiet)
+    return compare_runs([Path(folder) for folder in folders], scores, agents, (), None, Console(quiet=quiet))

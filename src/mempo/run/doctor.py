@@ -159,7 +159,9 @@ def _data(config: Config, model: str | None) -> Check:
 
 
 def _disk(folder: Path, needed_bytes: int) -> Check:
-    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
+    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not place.is_dir():
+        return Check("disk", "fail", f"{place} is a file, and {folder} would lie in it", "set another output")
     if not os.access(place, os.W_OK):
         return Check("disk", "fail", f"{place} cannot be written", "set another output")
     free = shutil.disk_usage(place).free

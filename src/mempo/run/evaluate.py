@@ -21,7 +21,7 @@ from mempo.engine.prefix_forward import SharedForward
 from mempo.engine.scorer import LocalScorer
 from mempo.errors import UserError, counted
 from mempo.evaluate.agents import instructions
-from mempo.evaluate.breakdown import breakdown_measures, breakdowns
+from mempo.evaluate.breakdown import breakdown_metrics, breakdowns
 from mempo.evaluate.compare import Asked, Entry, Report, compare
 from mempo.evaluate.export import FORMATS, pair_texts
 from mempo.evaluate.folder import (
@@ -36,6 +36,7 @@ from mempo.evaluate.metrics import by_objectives, summarise
 from mempo.evaluate.report import report_table, scores_table
 from mempo.evaluate.resume import missing_jobs, play_missing, score_missing_notes
 from mempo.evaluate.runner import EvalSetup, greedy_note
+from mempo.progress import say
 from mempo.rollout.agent import Agent
 from mempo.rollout.interfaces import Sampler, Scorer
 from mempo.rollout.question import Question
@@ -70,7 +71,7 @@ class Opened:
 def evaluate_model(
     resolved: Resolved, model_path: str, out: Path | None, console: Console, retry_errors: bool = False
 ) -> dict[int, dict[str, Any]]:
-    """Evaluate a saved policy on the test questions of a configuration; measures by number of objectives of the first
+    """Evaluate a saved policy on the test questions of a configuration; metrics by number of objectives of the first
     agent.
 
     Raises:
@@ -227,7 +228,7 @@ def _evaluate(
         data = load_data(config, Path(work), train_too=False)
         questions = _test_questions(data)
         for remark in data.remarks:
-            console.print(remark, highlight=False, markup=False)
+            say(console, remark)
         corpus = getattr(data.retriever, "corpus", None)
         identity = opened.identity | ({"corpus": corpus.sha256} if corpus is not None else {})
         identity["prompt"] = prompt_probe(Renderer(opened.tokenizer, opened.prompt))
@@ -241,9 +242,9 @@ def _evaluate(
             jobs = missing_jobs(lines, questions, settings, config.seed, retry_errors)
             missing += len(jobs)
             if lines:
-                console.print(_found(spec, lines, len(jobs)), highlight=False, markup=False)
+                say(console, _found(spec, lines, len(jobs)))
         for note in greedy_note(settings) if missing else ():
-            console.print(note, highlight=False, markup=False)
+            say(console, note)
         agents = agents_of(config, specs, opened, data)
         folder.begin(resolved.plain(), identity, specs, _asked(questions, settings), completed)
         sampler, scorer = opened.load()
@@ -261,13 +262,13 @@ def _evaluate(
                     window=opened.window,
                 )
                 play_missing(folder, spec, setup, questions, settings, retry_errors, console)
-                score_missing_notes(folder, spec, setup, questions)
+                score_missing_notes(folder, spec, setup, questions, console)
         finally:
             _record(folder, opened)  # also of a server that is given up
-        measures = _report(folder, [spec.file_name for spec in specs], config, console)
+        metrics = _report(folder, [spec.file_name for spec in specs], config, console)
         for note in opened.notes():
-            console.print(note, highlight=False, markup=False, soft_wrap=True)
-        return measures
+            say(console, note)
+        return metrics
 
 
 def _record(folder: EvalFolder, opened: Opened) -> None:
@@ -281,7 +282,7 @@ def _test_questions(data: Data) -> list[Question]:
     seen: set[str] = set()
     for question in data.test:
         if question.id in seen:
-            raise UserError(f"two test questions have the id {question.id!r}; rollouts are told apart by it")
+            raise UserError(f"two test questions have the id {question.id!r}; rollouts are identified by it")
         seen.add(question.id)
     return data.test
 
@@ -300,17 +301,17 @@ def _found(spec: AgentSpec, lines: dict[Any, dict[str, Any]], missing: int) -> s
 
 
 def _report(folder: EvalFolder, names: Sequence[str], config: Config, console: Console) -> dict[int, dict[str, Any]]:
-    """Write measures and tables of everything in the folder, print the table."""
+    """Write metrics and tables of everything in the folder, print the table."""
     agents = folder.agents()
     entries = {
         name: Entry(str(agent["name"]), list(folder.lines(name).values()), asked_of(agent))
         for name, agent in agents.items()
     }
     entries = {name: entry for name, entry in entries.items() if entry.lines}
-    measures = {entry.label: measures_by_objectives(entry) for entry in entries.values()}
+    metrics = {entry.label: metrics_by_objectives(entry) for entry in entries.values()}
     report = compare(list(entries.values()), seed=config.seed, notes=table_notes(folder, config.evaluate))
     parts = breakdowns(list(entries.values()), seed=config.seed)
-    write_atomic(folder.path / "evaluation.json", json.dumps(measures, indent=1) + "\n")
+    write_atomic(folder.path / "evaluation.json", json.dumps(metrics, indent=1) + "\n")
     write_tables(report, folder.path / "tables", parts=parts)
     print_report(report, title_of(config), console, parts=parts)
     lines = [line for name in names for line in entries[name].lines]
@@ -319,10 +320,10 @@ def _report(folder: EvalFolder, names: Sequence[str], config: Config, console: C
         reason = next((line["error"] for line in reversed(failed) if line.get("error")), "no message")
         count = f"all {len(lines)}" if len(failed) == len(lines) else f"{len(failed)} of {len(lines)}"
         raise UserError(
-            f"{count} rollouts failed for infrastructure reasons, the last with: {reason}; fix it and play them again "
+            f"{count} rollouts failed for infrastructure reasons, the last with: {reason}; fix it, then repeat them "
             "with --retry-errors"
         )
-    return measures[entries[names[0]].label]
+    return metrics[entries[names[0]].label]
 
 
 def title_of(config: Config) -> str:
@@ -333,11 +334,11 @@ def title_of(config: Config) -> str:
     return f"k objectives, mean over n questions [95 % interval], {decoding}{many}, seed {config.seed}"
 
 
-def measures_by_objectives(entry: Entry, more: Sequence[str] = ()) -> dict[int, dict[str, Any]]:
-    """The measures of an agent for `evaluation.json` and `scores.json`, those of parts of the questions under `by`."""
+def metrics_by_objectives(entry: Entry, more: Sequence[str] = ()) -> dict[int, dict[str, Any]]:
+    """The metrics of an agent for `evaluation.json` and `scores.json`, those of parts of the questions under `by`."""
     found = {}
     for k, chosen in by_objectives(entry.lines).items():
-        parts = breakdown_measures(chosen)
+        parts = breakdown_metrics(chosen)
         found[k] = summarise(chosen, more, entry.asked.samples) | ({"by": parts} if parts else {})
     return found
 
@@ -358,7 +359,7 @@ def print_report(
     if more:
         console.print(scores_table(report, more))
     for text in (*pair_texts(report), *report.remarks):
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        say(console, text)
     for key, part in (parts or {}).items():
         console.print(report_table(part, f"by {key}"))
 

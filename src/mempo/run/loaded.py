@@ -28,6 +28,7 @@ from mempo.rollout.interfaces import Sampler, Scorer
 from mempo.rollout.protocol import closing, opening
 from mempo.rollout.question import Gold, Question, as_gold
 from mempo.rollout.trajectory import Trajectory
+from mempo.rollout.turn_text import note_text
 from mempo.run.evaluate import final_model
 from mempo.setup import check_window, make_agent, make_sampler, make_tools, open_retriever
 from mempo.storage.model_files import may_be_hub_name, model_folder
@@ -106,20 +107,17 @@ class LoadedAgent:
     def texts(self, rollout: Trajectory) -> list[TurnText]:
         """What the policy saw and wrote, turn by turn, decoded from the ids in `rollout.turns`. A turn has `saw`,
         `wrote`, `note`, `action` and `result`."""
-        tokenizer, made = self.agent.renderer.tokenizer, []
-        for turn in rollout.turns:
-            note = turn.parsed.note
-            wrote = tokenizer.decode(turn.own_ids)
-            made.append(
-                TurnText(
-                    saw=tokenizer.decode(turn.prompt_ids),
-                    wrote=wrote,
-                    note=note.inner(wrote).strip() if note else None,
-                    action=f"{turn.parsed.action.kind}: {turn.parsed.action.text}" if turn.parsed.action else None,
-                    result=tokenizer.decode(turn.observation.ids).strip() if turn.observation else "",
-                )
+        tokenizer = self.agent.renderer.tokenizer
+        return [
+            TurnText(
+                saw=tokenizer.decode(turn.prompt_ids),
+                wrote=tokenizer.decode(turn.own_ids),
+                note=note_text(turn, tokenizer),
+                action=f"{turn.parsed.action.kind}: {turn.parsed.action.text}" if turn.parsed.action else None,
+                result=tokenizer.decode(turn.observation.ids).strip() if turn.observation else "",
             )
-        return made
+            for turn in rollout.turns
+        ]
 
     def score_note(self, question: str, answer: Gold | Sequence[Any], note: str) -> float:
         """How probable the answer is for the policy, given the question and this note alone: the geometric mean of the
@@ -158,7 +156,7 @@ def load_agent(source: str | Path, overrides: Overrides = (), config: str | None
         path = model_folder(str(source), settings=True)
     is_run = (path / "config.yaml").is_file()
     if config is None and not is_run:
-        raise UserError(f"{source} is no run folder (it has no config.yaml); name the configuration with config=…")
+        raise UserError(f"{source} is not a run folder (it has no config.yaml); name the configuration with config=…")
     settings = resolve(config or str(path), override_texts(overrides)).config
     model = str(final_model(path)) if is_run else str(source)
     tokenizer = load_tokenizer(model)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from mempo.config import Config
 from mempo.config.base import is_import_path
 from mempo.rollout.plugins import load_own
+from mempo.run.trackers import check_trackers
 
 
 def own_objects(config: Config) -> Iterator[tuple[str, str]]:
@@ -28,7 +29,9 @@ def load_own_objects(config: Config) -> None:
     """Import all of them, so that a dry run finds what a run would.
 
     Raises:
-        ConfigError: a module or name that is missing, or one that cannot be called as it will be.
+        ConfigError: a module or name that is missing, or one that cannot be called as it will be; a tracker that is
+            not installed.
     """
     for key, path in own_objects(config):
         load_own(path, key)
+    check_trackers(config)

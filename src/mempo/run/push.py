@@ -13,6 +13,7 @@ from mempo import __version__
 from mempo.config import Config, resolve
 from mempo.config.yaml_text import dump_yaml
 from mempo.errors import UserError
+from mempo.evaluate.grid import Grid
 from mempo.run.evaluate import final_model
 from mempo.storage.atomic import atomic_folder
 from mempo.storage.files import write_atomic
@@ -45,7 +46,7 @@ def export(run: Path, out: Path) -> Path:
         UserError: the run has no policy or configuration, or `out` is taken.
     """
     if not exists(run / "config.yaml"):
-        raise UserError(f"{run} is no run folder (it has no config.yaml)")
+        raise UserError(f"{run} is not a run folder (it has no config.yaml)")
     if out.exists():
         raise UserError(f"{out} is there already; name another folder")
     config, model = resolve(str(run)).config, final_model(run)
@@ -65,10 +66,10 @@ def push(run: Path, name: str, work: Path, private: bool = True, api: HubApi | N
     """Export the run into `work` and upload it as `name`, which is made where it is not there.
 
     Raises:
-        UserError: as `export`; `name` is no name of the hub; the hub refused.
+        UserError: as `export`; `name` is not a name of the hub; the hub refused.
     """
     if not may_be_hub_name(name) or name.count("/") != 1:
-        raise UserError(f"{name!r} is no name on the hub; give OWNER/NAME")
+        raise UserError(f"{name!r} is not a name on the hub; give OWNER/NAME")
     folder = export(run, work / "policy")
     if api is None:
         from huggingface_hub import HfApi
@@ -148,18 +149,11 @@ def _tables(run: Path) -> Iterator[str]:
     found = False
     for name, by_objectives in _evaluations(run):
         found = True
-        yield f"{titles[name]} (`{name}`):"
-        yield ""
-        yield "| objectives | " + " | ".join(title for _, title, _ in _COLUMNS) + " |"
-        yield "|---" * (len(_COLUMNS) + 1) + "|"
-        for k, measured in by_objectives.items():
-            values = [measured.get(key) for key, _, _ in _COLUMNS]
-            cells = [
-                "–" if value is None else form.format(value)
-                for value, (_, _, form) in zip(values, _COLUMNS, strict=True)
-            ]
-            yield f"| {k} | " + " | ".join(cells) + " |"
-        yield ""
+        rows = [
+            [k, *("–" if found.get(key) is None else form.format(found[key]) for key, _, form in _COLUMNS)]
+            for k, found in by_objectives.items()
+        ]
+        headers = ("objectives", *(title for _, title, _ in _COLUMNS))
+        yield f"{titles[name]} (`{name}`):\n\n{Grid(headers, rows).markdown()}"
     if not found:
-        yield "Nothing was measured."
-        yield ""
+        yield "Nothing was measured.\n"

@@ -19,9 +19,10 @@ from mempo.evaluate.export import FORMATS
 from mempo.evaluate.figures import save_figures
 from mempo.evaluate.folder import EvalFolder, asked_of
 from mempo.evaluate.judging import judge_file
-from mempo.evaluate.rescore import measures_of
+from mempo.evaluate.rescore import metric_names
 from mempo.evaluate.saved import collector_at_rest, scored_lines
-from mempo.run.evaluate import measures_by_objectives, print_report, table_notes, write_tables
+from mempo.progress import say
+from mempo.run.evaluate import metrics_by_objectives, print_report, table_notes, write_tables
 from mempo.storage.files import dump_line, write_atomic
 from mempo.storage.outputs import output_files, refuse_taken
 from mempo.storage.read_files import DamagedFile, exists
@@ -101,26 +102,26 @@ def score_run(
     if judge is not None:
         for source in sources:
             judge_file(source.file, _lines(source.file, (), config.reward), judge, console)
-    more = measures_of(scorers)
-    entries, measures, files = [], {}, {}
+    more = metric_names(scorers)
+    entries, metrics, files = [], {}, {}
     for label, file, asked in sources:
         lines = _lines(file, scorers, config.reward)
         entries.append(Entry(label, lines, asked))
         extra = [*more, *(["judge"] if any("judge" in line for line in lines) else [])]
-        measures[label] = measures_by_objectives(entries[-1], extra)
+        metrics[label] = metrics_by_objectives(entries[-1], extra)
         if per_rollout:
             kept = ("question_id", "rollout", "answer", "gold", "is_error", *_SCORES, *extra)
             text = "".join(dump_line({name: line[name] for name in kept if name in line}) for line in lines)
             files[f"scores/{file.stem}.jsonl"] = text
     report = compare(entries, more, config.seed, notes=_notes(path, config))
-    record = {"scorers": list(scorers), "reward": config.reward.model_dump(mode="json"), "measures": measures}
+    record = {"scorers": list(scorers), "reward": config.reward.model_dump(mode="json"), "measures": metrics}
     files["scores.json"] = json.dumps(record, indent=1) + "\n"
     with output_files(folder, "scores", _SCORED_BY, force, _scores_of_earlier_release) as made:
         for name, text in files.items():
             write_atomic(made / name, text)
     title = f"k objectives, mean over n questions [95 % interval], scored with {', '.join(scorers)}"
     print_report(report, title, console, more, breakdowns(entries, more, config.seed))
-    console.print(f"scores are in {folder / 'scores.json'}", highlight=False, markup=False, soft_wrap=True)
+    say(console, f"scores are in {folder / 'scores.json'}")
     return report
 
 
@@ -167,7 +168,7 @@ def compare_runs(
             known = ("terminal", *FORMATS)
             raise UserError(f"unknown format {name!r}{nearest(name, known)}; known: {', '.join(known)}")
     configs = [config_of(path) for path in paths]
-    reward, more = configs[0].reward, measures_of(scorers)
+    reward, more = configs[0].reward, metric_names(scorers)
     chosen = [(path, source) for path in paths for source in sources_of(path) if _wanted(source, agents)]
     if not chosen:
         known = ", ".join(dict.fromkeys(source.label for path in paths for source in sources_of(path)))
@@ -193,12 +194,7 @@ def compare_runs(
         with output_files(out, "comparison", "mempo compare", force) as folder:
             files = write_tables(report, folder, written or list(FORMATS), parts)
             figures = save_figures(report, folder)
-        console.print(
-            f"tables and figures are in {out}: {', '.join([*(file.name for file in files), *figures])}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        say(console, f"tables and figures are in {out}: {', '.join([*(file.name for file in files), *figures])}")
     return report
 
 

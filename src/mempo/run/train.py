@@ -27,10 +27,12 @@ from mempo.engine.update import Updater
 from mempo.engine.vllm import require_vllm
 from mempo.errors import UserError
 from mempo.evaluate.report import ByObjectives, evaluation_table
-from mempo.evaluate.runner import EvalResult, EvalSetup, evaluate, greedy_note
+from mempo.evaluate.runner import EvalSetup, evaluate, greedy_note
+from mempo.progress import say
 from mempo.rollout.render import Renderer, prompt_probe
 from mempo.rollout.tokenizer import Tokenizer
 from mempo.run.prompt_date import with_saved_date, with_todays_date
+from mempo.run.trackers import check_trackers, tracked
 from mempo.setup import (
     Data,
     advantage_function,
@@ -39,6 +41,7 @@ from mempo.setup import (
     load_data,
     make_agent,
     make_sampler,
+    make_scoring,
     make_tools,
 )
 from mempo.storage.atomic import atomic_folder
@@ -88,7 +91,7 @@ def train(resolved: Resolved, resume: bool, console: Console) -> Path:
     if resume:
         resolved = with_saved_date(resolved, run.path)
     run.check(resolved.plain(), resume, completed, may_change(_newest_stage(run)))
-    with run.locked():
+    with run.locked(), tracked(run, resolved.config.track):
         return _train(resolved, run, resume, console)
 
 
@@ -98,7 +101,7 @@ def where_it_stands(resolved: Resolved) -> str:
     checkpoints = RunFolder(path).checkpoints()
     if checkpoints:
         newest = checkpoints[-1]
-        return f"step {newest.step} of {newest.stage} is saved: mempo train {path} --resume goes on from there"
+        return f"step {newest.step} of {newest.stage} is saved: mempo train {path} --resume continues from there"
     return "no step was done yet: the same command starts again"
 
 
@@ -116,7 +119,9 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
     if resume:
         _refuse_nothing_left(run, newest, old, resolved.config)
     config, began = resolved.config, time.monotonic()
-    own_advantages, score_of_user = advantage_function(config), custom_score(config)
+    advantage_function(config)  # refuses what it must before anything is made
+    score_of_user = custom_score(config)
+    check_trackers(config)
     if config.cluster is not None and config.rl.steps:
         raise UserError(
             f"this configuration is for {config.cluster.gpus} GPUs under verl (cluster.*); start it with mempo cluster "
@@ -138,10 +143,10 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
     check_window(config, model_window(start) if start else (config.toy or ToySettings()).window_tokens)
     data = load_data(config, run.path / "data")
     check_questions(data.train, config.rl)
-    console.print(f"run {run.path}, seed {config.seed}", highlight=False)
-    console.print(f"data: {len(data.train)} training questions, {len(data.test)} test questions", highlight=False)
+    say(console, f"run {run.path}, seed {config.seed}")
+    say(console, f"data: {len(data.train)} training questions, {len(data.test)} test questions")
     for remark in data.remarks:
-        console.print(remark, highlight=False, markup=False)
+        say(console, remark)
 
     tools = make_tools(config, data.retriever)
     tokenizer = tokenizer or tokenizer_of_toy(config, data, tools)
@@ -169,14 +174,14 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
     run.begin(resolved.plain(), resume, completed, free)
     if resume:
         for remark in remarks(old, config, newest.stage if newest else None, newest.step if newest else 0):
-            console.print(remark, highlight=False, markup=False, soft_wrap=True)
+            say(console, remark)
         stage, step = (newest.stage, newest.step) if newest else (STAGES[0], 0)
         run.forget_after(stage, step, STAGES)
         if stage != "rl":  # it is made again below; what is there may be of another policy
             (run.path / "evaluation-start.json").unlink(missing_ok=True)
-        console.print(f"resuming after step {step} of {stage}", highlight=False)
+        say(console, f"resuming after step {step} of {stage}")
     if agent.renderer.difference:
-        console.print(f"note: {agent.renderer.difference}", highlight=False, markup=False)
+        say(console, f"note: {agent.renderer.difference}")
     if demonstrated is not None:
         train_sft(policy, demonstrated, config.sft, run, console)
         if config.rl.steps:
@@ -195,7 +200,7 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
         window=policy.window,
     )
     borrowed = not in_rl and borrow_evaluation(resolved, marks, run.path)
-    results = [("start", _evaluated("start", setup, config, data, run, redo=not in_rl and not borrowed))]
+    results = [("start", _evaluated("start", setup, config, data, run, console, redo=not in_rl and not borrowed))]
     if config.rl.steps:
         reference = _reference(config, policy, run, in_rl)
         anchored = config.rl.loss.kl != "none"
@@ -205,25 +210,21 @@ def _train(resolved: Resolved, run: RunFolder, resume: bool, console: Console) -
             sampler=setup.sampler,
             scorer=scorer,
             updater=Updater(policy, config.rl.optim, config.rl.loss, reference if anchored else None),
-            outcome=config.reward,
-            memory=config.memory,
-            advantages=config.advantages,
+            scoring=make_scoring(config, agent, policy.window),
             seed=config.seed if config.rl.seed is None else config.rl.seed,
-            custom_score=score_of_user,
-            own_advantages=own_advantages,
             reference=LocalScorer(reference) if reference else None,
         )
         if config.rl.memory_signal and config.rl.probe_check_questions and not in_rl:
             check = checked_probe(config, data, agent, scorer, run.path)
-            console.print(check.report, highlight=False, markup=False, style=None if check.separates else "yellow")
-            start_check = check_start(rl_setup, config.rl)
+            say(console, check.report, style=None if check.separates else "yellow")
+            start_check = check_start(rl_setup, config.rl, console)
             write_atomic(run.path / "start-check.json", json.dumps(dataclasses.asdict(start_check), indent=1) + "\n")
-            console.print(start_check.report, highlight=False, markup=False)
+            say(console, start_check.report)
         train_rl(rl_setup, config.rl, run, console)
-        results.append(("after RL", _evaluated("final", setup, config, data, run)))
+        results.append(("after RL", _evaluated("final", setup, config, data, run, console)))
     _save_policy(policy, run.path / "final")
     _print_table(results, config, console)
-    console.print(f"{time.monotonic() - began:.0f} s in all; everything is in {run.path}", highlight=False)
+    say(console, f"{time.monotonic() - began:.0f} s in all; everything is in {run.path}")
     return run.path
 
 
@@ -342,29 +343,28 @@ def _save_policy(policy: Policy, target: Path) -> None:
 
 
 def _evaluated(
-    name: str, setup: EvalSetup, config: Config, data: Data, run: RunFolder, redo: bool = True
+    name: str, setup: EvalSetup, config: Config, data: Data, run: RunFolder, console: Console, redo: bool = True
 ) -> ByObjectives:
     """Measures by number of objectives; kept in `evaluation-NAME.json`, so that a resumed run has them too. Where they
     are not to be made again and are gone, nothing is known: the policy is another one by now."""
     file = run.path / f"evaluation-{name}.json"
     if not redo:
-        remedy = "remove it to go on without these measures"
+        remedy = "remove it to continue without these measures"
         return {int(k): v for k, v in read_json(file, _EVALUATION, remedy).items()} if exists(file) else {}
     if not data.test:
         return {}
-    result = evaluate(setup, data.test, config.evaluate, run.path / "rollouts" / f"evaluation-{name}.jsonl")
-    _save(file, result)
-    return result.by_objectives()
-
-
-def _save(file: Path, result: EvalResult) -> None:
-    write_atomic(file, json.dumps(result.by_objectives(), indent=1) + "\n")
+    rollouts = run.path / "rollouts" / f"evaluation-{name}.jsonl"
+    found = evaluate(setup, data.test, config.evaluate, rollouts, console).by_objectives()
+    write_atomic(file, json.dumps(found, indent=1) + "\n")
+    return found
 
 
 def _print_table(results: Sequence[tuple[str, ByObjectives]], config: Config, console: Console) -> None:
     settings = config.evaluate
     decoding = "greedy" if settings.temperature == 0 else f"temperature {settings.temperature:g}"
     if any(measures for _, measures in results):
-        console.print(evaluation_table(results, f"n test questions of each kind, {decoding}, seed {config.seed}"))
+        console.print(
+            evaluation_table(results, f"k objectives, n test questions of each kind, {decoding}, seed {config.seed}")
+        )
         for note in greedy_note(settings):
-            console.print(note, highlight=False, markup=False)
+            say(console, note)

@@ -103,7 +103,7 @@ def refuse_lost_arrays(path: Path) -> None:
     with reading(tokens, remedy):
         size = tokens.stat().st_size if exists(tokens) else 0
         if exists(tokens) and not tokens.is_file():
-            raise ValueError("it is no file")
+            raise ValueError("it is not a file")
     end, dropped = _whole_part(path)
     if not end and (dropped > 1 or (dropped and not size)):
         what = "cut" if size else "empty" if tokens.exists() else "gone"

@@ -80,11 +80,13 @@ def _fetched(name: str, what: str, patterns: Sequence[str]) -> Path:
     except Exception as error:  # no network, no such name, no permission: each with its own class
         if constants.is_offline_mode():
             raise UserError(
-                f"{what} {name!r} is no folder here and not in the hub's cache ({constants.HF_HUB_CACHE}), and "
+                f"{what} {name!r} is not a folder here and not in the hub's cache ({constants.HF_HUB_CACHE}), and "
                 "HF_HUB_OFFLINE is set; give a folder, or fetch it once while online"
             ) from error
         reason = said(error, lines=1)
-        raise UserError(f"{what} {name!r} is no folder here and cannot be fetched from the hub ({reason})") from error
+        raise UserError(
+            f"{what} {name!r} is not a folder here and cannot be fetched from the hub ({reason})"
+        ) from error
 
 
 def said(error: BaseException, lines: int | None = None) -> str:
@@ -182,7 +184,7 @@ def _eos_ids(file: Path, found: Mapping[str, Any]) -> list[int]:
     said_ids = found.get("eos_token_id")
     ids = said_ids if isinstance(said_ids, list) else [] if said_ids is None else [said_ids]
     if wrong := [one for one in ids if not isinstance(one, int) or isinstance(one, bool)]:
-        raise UserError(f"{file} is damaged (eos_token_id holds {wrong[0]!r}, which is no token id)")
+        raise UserError(f"{file} is damaged (eos_token_id holds {wrong[0]!r}, which is not a token id)")
     return ids
 
 
@@ -269,7 +271,7 @@ def _safe_name(name: str, source: Path) -> str:
         raise UserError(f"{source} names the weights {name!r}, which lie outside the folder; they are not opened")
     if not name.endswith((".safetensors", ".safetensors.index.json")):
         raise UserError(
-            f"{source} names the weights {name!r}, which are no safetensors and may run code when they are loaded; "
+            f"{source} names the weights {name!r}, which are not safetensors and may run code when they are loaded; "
             "they are not opened"
         )
     return name

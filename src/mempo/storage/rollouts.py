@@ -18,6 +18,7 @@ import numpy as np
 from mempo.rollout.protocol import TurnGrammar, parse_turn
 from mempo.rollout.tokenizer import Tokenizer, common_prefix
 from mempo.rollout.trajectory import GenerationStop, Observation, ObservationPart, StopReason, Trajectory, Turn
+from mempo.rollout.turn_text import own_text
 from mempo.storage.files import dump_line, read_lines, write_atomic
 
 Advantages = Mapping[int, Sequence[float]]  # {turn: [generated tokens]}
@@ -104,8 +105,6 @@ def rollout_line(
             record["action_ids"] = sidecar.put(turn.action_ids, "<i4")
         if turn.observation is not None:
             record["observation"] = _parts(turn.observation, sidecar)
-        if turn.short_observation is not None:
-            record["short_observation"] = _parts(turn.short_observation, sidecar)
         if turn.tool_error is not None:
             record["tool_error"] = turn.tool_error
         if turn.index in values:
@@ -176,8 +175,7 @@ def trajectory_of(
         generated, forced = tuple(_at(ints, record["generated"])), tuple(record.get("forced", ()))
         stop = GenerationStop(record["stop"])
         own = forced + generated
-        text = tokenizer.decode(own[:-1] if stop is GenerationStop.EOS and own[-1] in tokenizer.eos_ids else own)
-        parsed = parse_turn(text, index, grammar, truncated=stop is GenerationStop.LENGTH)
+        parsed = parse_turn(own_text(tokenizer, own, stop), index, grammar, truncated=stop is GenerationStop.LENGTH)
         note_ids, action_ids = record.get("note_ids"), record.get("action_ids")
         if note_ids is None and parsed.note is not None:  # refused by the loop: too long
             parsed = parsed.without_note(grammar.note_rule(index))
@@ -194,7 +192,6 @@ def trajectory_of(
                 note_ids=tuple(_at(ints, note_ids)) if note_ids else None,
                 action_ids=tuple(_at(ints, action_ids)) if action_ids else None,
                 observation=_observation(record.get("observation"), ints),
-                short_observation=_observation(record.get("short_observation"), ints),
                 tool_error=record.get("tool_error"),
                 temperature=record.get("temperature", 1.0),
             )

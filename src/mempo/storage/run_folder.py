@@ -48,6 +48,7 @@ _OWN += (
     "verl.yaml",
     "data/train.parquet",
     "data/test.parquet",
+    *("tracking.json", "tensorboard", "wandb", "mlflow"),
 )
 """Names in the folder that are the run's."""
 
@@ -77,6 +78,8 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.listeners: list[Callable[[str, int, Mapping[str, Any]], None]] = []
+        """Hear each line that is logged: stage, step, metrics. They raise nothing."""
 
     # --- configuration ---------------------------------------------------------------------------------------------
 
@@ -104,7 +107,7 @@ class RunFolder:
         if not resume:
             if self.has_begun():
                 raise UserError(
-                    f"{self.path} already holds a run; add --resume to go on with it, or choose another folder with "
+                    f"{self.path} already holds a run; add --resume to continue it, or choose another folder with "
                     "output=…"
                 )
             self._refuse_foreign()
@@ -221,9 +224,11 @@ class RunFolder:
 
     def log(self, stage: str, step: int, metrics: Mapping[str, Any]) -> None:
         append_line(self.path / "metrics.jsonl", {"stage": stage, "step": step, **metrics})
+        for listener in self.listeners:
+            listener(stage, step, metrics)
 
     def metrics(self) -> list[dict[str, Any]]:
-        remedy = "take that line out, or move the file away to go on without the measures so far"
+        remedy = "take that line out, or move the file away to continue without the measures so far"
         return [metrics_today(line) for line in read_lines(self.path / "metrics.jsonl", _METRICS, remedy)]
 
     def forget_after(self, stage: str, step: int, stages: tuple[str, ...]) -> None:

@@ -6,11 +6,13 @@ then intervals hold the noise of RL on this one start, and nothing of the noise 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from mempo.evaluate.stats import Comparison, compare_paired, mean_of, question_means, student_interval
+from mempo.rewards.rollout_metrics import mean
 from mempo.study.plan import Task
 from mempo.study.record import Record
 
@@ -21,7 +23,7 @@ Value = Callable[[Record], float | None]
 
 
 @dataclass(frozen=True)
-class Measure:
+class Metric:
     """A number of a run, in points of a hundred where `percent`."""
 
     name: str
@@ -32,7 +34,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Spread:
-    """A measure of an arm over its units; None: no run of it is finished."""
+    """A metric of an arm over its units; None: no run of it is finished."""
 
     mean: float | None
     low: float | None
@@ -42,12 +44,12 @@ class Spread:
 
 @dataclass(frozen=True)
 class Row:
-    """An arm from one start; `start` None arms are the starts themselves. `by_measure`: in the study's measures.
-    `against`: the paired difference to the baseline arm, of the measures that are compared."""
+    """An arm from one start; `start` None arms are the starts themselves. `by_metric`: in the study's metrics.
+    `against`: the paired difference to the baseline arm, of the metrics that are compared."""
 
     arm: str
     runs: int
-    by_measure: Mapping[str, Spread]
+    by_metric: Mapping[str, Spread]
     against: Mapping[str, Comparison]
     cpu_s: float | None
 
@@ -60,8 +62,8 @@ class Section:
 
     start: str
     unit: Unit
-    measures: tuple[Measure, ...]
-    compared: tuple[Measure, ...]
+    metrics: tuple[Metric, ...]
+    compared: tuple[Metric, ...]
     rows: tuple[Row, ...]
     questions: tuple[int, int] | None = None
     trained: tuple[int, ...] = ()
@@ -89,42 +91,41 @@ def _section(
     ks = sorted({k for _, record in runs for k in record["evaluation"]}, key=int)
     single = len(starts) <= 1 and len(runs) == len({task.arm for task, _ in runs})
     compared = (*(_evaluated(k) for k in ks), *((_mean_em(ks),) if len(ks) > 1 and not single else ()))
-    measures = (*compared, *(_SAMPLED_OF_ONE if single else _SAMPLED))
+    metrics = (*compared, *(_SAMPLED_OF_ONE if single else _SAMPLED))
     units = {
         arm: [(_unit_of(task, unit), record) for task, record in runs if task.arm == arm]
         for arm in dict.fromkeys(task.arm for task, _ in runs if task.arm is not None)
     }
     of_starts = [(str(seed), record) for seed, record in starts]
-    rows = [Row(START, len(starts), _spreads(of_starts, measures), {}, _cpu(of_starts))] if starts else []
+    rows = [Row(START, len(starts), _spreads(of_starts, metrics), {}, _cpu(of_starts))] if starts else []
     for arm, found in units.items():
         pairs = {}
         if arm != baseline and baseline in units:
             pairs = {m.name: compare_runs(_values(units[baseline], m), _values(found, m)) for m in compared}
-        rows.append(Row(arm, len(found), _spreads(found, measures), pairs, _cpu(found)))
+        rows.append(Row(arm, len(found), _spreads(found, metrics), pairs, _cpu(found)))
     asked = [n for _, r in (*runs, *starts) for found in r["evaluation"].values() if (n := _scored(found)) is not None]
     trained = sorted(
         {k for task, _ in runs if (asks := task.resolved.config.data).environment for k in asks.objectives}
     )
     questions = (min(asked), max(asked)) if asked else None
-    return Section(name, unit, measures, compared, tuple(rows), questions, tuple(trained), single)
+    return Section(name, unit, metrics, compared, tuple(rows), questions, tuple(trained), single)
 
 
 def compare_runs(first: Mapping[str, float], second: Mapping[str, float]) -> Comparison:
     """Second minus first over the units that both have: sign-flip test, and Student's interval in place of the
     bootstrap's, which is far too narrow for a handful of seeds."""
-    found = compare_paired(first, second)
     low, high = student_interval([second[unit] - first[unit] for unit in first if unit in second])
-    return Comparison(found.difference, low, high, found.p_value, found.questions, found.better, found.worse)
+    return dataclasses.replace(compare_paired(first, second), low=low, high=high)
 
 
 def first_part(curve: Sequence[float | None]) -> float | None:
     """Mean over the first fifth of a curve, at least one point."""
-    return _mean(curve[: max(1, len(curve) // 5)])
+    return mean(curve[: max(1, len(curve) // 5)])
 
 
 def last_part(curve: Sequence[float | None]) -> float | None:
     """Mean over the last fifth of a curve, at least one point."""
-    return _mean(curve[-max(1, len(curve) // 5) :])
+    return mean(curve[-max(1, len(curve) // 5) :])
 
 
 def half_right(curve: Mapping[str, Sequence[float | None]]) -> float | None:
@@ -133,16 +134,16 @@ def half_right(curve: Mapping[str, Sequence[float | None]]) -> float | None:
     return next((step for step, em in steps if em is not None and em >= 0.5), None)
 
 
-def _evaluated(k: str) -> Measure:
-    return Measure(f"em@{k}", f"EM@{k}", lambda record: _em(record, k))
+def _evaluated(k: str) -> Metric:
+    return Metric(f"em@{k}", f"EM@{k}", lambda record: _em(record, k))
 
 
-def _mean_em(ks: Sequence[str]) -> Measure:
+def _mean_em(ks: Sequence[str]) -> Metric:
     def value(record: Record) -> float | None:
         values = [_em(record, k) for k in ks]
-        return None if None in values else _mean(values)
+        return None if None in values else mean(values)
 
-    return Measure("em", "mean EM", value)
+    return Metric("em", "mean EM", value)
 
 
 def _em(record: Record, k: str) -> float | None:
@@ -154,22 +155,22 @@ def _curve(name: str, part: Callable[[Sequence[float | None]], float | None]) ->
 
 
 _SAMPLED = (
-    Measure(
+    Metric(
         "right_first",
         "right, first",
         lambda r: first_part(list(r.get("objectives_right", {}).values()) or [None]),
     ),
-    Measure("right_last", "right, last", lambda r: last_part(list(r.get("objectives_right", {}).values()) or [None])),
-    Measure("format_last", "format, last", _curve("format_ok", last_part)),
+    Metric("right_last", "right, last", lambda r: last_part(list(r.get("objectives_right", {}).values()) or [None])),
+    Metric("format_last", "format, last", _curve("format_ok", last_part)),
 )
 """Of the rollouts of training; the shares of objectives are of the steps whose rollouts were saved."""
 
 
 _SAMPLED_OF_ONE = (
-    Measure("sampled_first", "first fifth", _curve("em", first_part)),
-    Measure("sampled_last", "last fifth", _curve("em", last_part)),
-    Measure("half", "half right at step", lambda record: half_right(record.get("curve", {})), percent=False),
-    Measure("format_last", "format kept", _curve("format_ok", last_part)),
+    Metric("sampled_first", "first fifth", _curve("em", first_part)),
+    Metric("sampled_last", "last fifth", _curve("em", last_part)),
+    Metric("half", "half right at step", lambda record: half_right(record.get("curve", {})), percent=False),
+    Metric("format_last", "format kept", _curve("format_ok", last_part)),
 )
 """Of a single run: the share of sampled rollouts that were all right, at both ends of training; when it took off."""
 
@@ -184,28 +185,23 @@ def _unit_of(task: Task, unit: Unit) -> str:
     return str(task.seed if unit == "seeds" else task.rl_seed)
 
 
-def _values(units: Sequence[tuple[str, Record]], measure: Measure) -> dict[str, float]:
-    return question_means((unit, measure.value(record)) for unit, record in units)
+def _values(units: Sequence[tuple[str, Record]], metric: Metric) -> dict[str, float]:
+    return question_means((unit, metric.value(record)) for unit, record in units)
 
 
-def _spreads(units: Sequence[tuple[str, Record]], measures: Sequence[Measure]) -> dict[str, Spread]:
+def _spreads(units: Sequence[tuple[str, Record]], metrics: Sequence[Metric]) -> dict[str, Spread]:
     spreads = {}
-    for measure in measures:
-        values = _values(units, measure)
+    for metric in metrics:
+        values = _values(units, metric)
         ends = (min(values.values()), max(values.values())) if values else (None, None)
-        spreads[measure.name] = Spread(mean_of(values), *ends, len(values))
+        spreads[metric.name] = Spread(mean_of(values), *ends, len(values))
     return spreads
 
 
 def _cpu(units: Sequence[tuple[str, Record]]) -> float | None:
-    return _mean([cpu_seconds(record) for _, record in units])
+    return mean([cpu_seconds(record) for _, record in units])
 
 
 def cpu_seconds(record: Mapping[str, Any]) -> float | None:
     """CPU seconds of a run that one process made from its beginning to its end; None for others."""
     return None if record["resumed"] or not record["seconds"] else record["seconds"]["cpu"]
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

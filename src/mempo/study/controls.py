@@ -7,7 +7,7 @@ They fade with the silent groups of their own batch, since a function keeps noth
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from mempo.config.rewards import MemorySettings
@@ -23,7 +23,19 @@ Pair = tuple[list[float], list[dict[int, float]]]
 
 def shuffled(batch: AdvantageBatch) -> Pair:
     """`advantages=mempo.study.controls:shuffled`: r dealt out anew among the notes of its question and turn."""
-    return _recommended(batch, _dealt(batch, lambda i, turn: (batch.groups[i], turn)))
+    pools: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for i, rewards in enumerate(batch.notes):
+        for turn, r in rewards.items():
+            if r is not None:
+                pools.setdefault((batch.groups[i], turn), []).append((i, turn))
+    rng = random.Random(f"shuffled {batch.step}")
+    notes = [dict(rewards) for rewards in batch.notes]
+    for places in pools.values():
+        values = [batch.notes[i][turn] for i, turn in places]
+        rng.shuffle(values)
+        for (i, turn), r in zip(places, values, strict=True):
+            notes[i][turn] = r
+    return _recommended(batch, notes)
 
 
 def other_question(batch: AdvantageBatch) -> Pair:
@@ -50,23 +62,6 @@ def other_question(batch: AdvantageBatch) -> Pair:
 def share_right(question: Question, trajectory: Trajectory) -> float:
     """`reward=mempo.study.controls:share_right`: the share of objectives whose answer is given, at whatever place."""
     return answers_given(trajectory.answer, question.objectives)
-
-
-def _dealt(batch: AdvantageBatch, pool_of: Callable[[int, int], Hashable]) -> list[NoteRewards]:
-    """The rewards of each pool in another order; notes without one stay without."""
-    pools: dict[Hashable, list[tuple[int, int]]] = {}
-    for i, rewards in enumerate(batch.notes):
-        for turn, r in rewards.items():
-            if r is not None:
-                pools.setdefault(pool_of(i, turn), []).append((i, turn))
-    rng = random.Random(f"shuffled {batch.step}")
-    notes = [dict(rewards) for rewards in batch.notes]
-    for places in pools.values():
-        values = [batch.notes[i][turn] for i, turn in places]
-        rng.shuffle(values)
-        for (i, turn), r in zip(places, values, strict=True):
-            notes[i][turn] = r
-    return list(notes)
 
 
 def _recommended(batch: AdvantageBatch, notes: Sequence[NoteRewards]) -> Pair:

@@ -73,18 +73,18 @@ def _draw_curve(axis: Axes, records: Sequence[Record], name: str, arm: str, colo
 
 def _draw_bars(axis: Axes, section: Section, done: Done, colours: dict[str, str]) -> None:
     """A group of bars for each number of objectives, a bar an arm, a dot each run."""
-    measures = [measure for measure in section.compared if "@" in measure.name]
+    metrics = [metric for metric in section.compared if "@" in metric.name]
     rows = [row for row in section.rows if row.arm in colours]
     width = 0.8 / max(len(rows), 1)
     for i, row in enumerate(rows):
-        places = np.arange(len(measures)) + (i - (len(rows) - 1) / 2) * width
-        means = [100 * (row.by_measure[m.name].mean or 0.0) for m in measures]
+        places = np.arange(len(metrics)) + (i - (len(rows) - 1) / 2) * width
+        means = [100 * (row.by_metric[m.name].mean or 0.0) for m in metrics]
         axis.bar(places, means, width * 0.92, color=colours[row.arm], alpha=0.55, label=row.arm)
-        for place, measure in zip(places, measures, strict=True):
-            values = [measure.value(record) for task, record in done if task.arm == row.arm]
+        for place, metric in zip(places, metrics, strict=True):
+            values = [metric.value(record) for task, record in done if task.arm == row.arm]
             known = [100 * value for value in values if value is not None]
             axis.plot([place] * len(known), known, ".", color=colours[row.arm], markersize=5)
-    axis.set_xticks(range(len(measures)), [measure.header for measure in measures])
+    axis.set_xticks(range(len(metrics)), [metric.header for metric in metrics])
     axis.set_ylim(0, 103)
     axis.set_title(f"from start {section.start}", loc="left", fontsize=9)
     finish(axis, "", "exact match (%)")

@@ -155,8 +155,9 @@ def _resolved(
 
 
 def content_key(config: Mapping[str, Any], beside: Sequence[str], of: Sequence[Any]) -> str:
-    """Of a configuration without the settings `beside`, what it names, the code, and what the run is made `of`."""
-    content = [without(config, beside), named_content(config), code_digest(), list(of)]
+    """Of a configuration without the settings `beside` and its trackers, what it names, the code, and what the run is
+    made `of`."""
+    content = [without(config, [*beside, "track"]), named_content(config), code_digest(), list(of)]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 
 import mempo
 from mempo.rewards.answer_match import answers_given
-from mempo.rewards.rollout_metrics import counts
+from mempo.rewards.rollout_metrics import counts, mean
 from mempo.rollout.question import as_gold, objectives_of
 from mempo.storage.files import append_line, read_lines
 from mempo.storage.run_folder import RunFolder
@@ -67,32 +68,29 @@ def versions() -> dict[str, str]:
 
 
 def evaluation_of(folder: Path, name: str) -> dict[str, dict[str, Any]]:
-    """`{objectives: measures}` of an evaluation; `given` is the share of objectives answered at whatever place."""
+    """`{objectives: metrics}` of an evaluation; `given` is the share of objectives answered at whatever place."""
     file = folder / f"evaluation-{name}.json"
-    measures: dict[str, dict[str, Any]] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    metrics: dict[str, dict[str, Any]] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
     given = _given(folder / "rollouts" / f"evaluation-{name}.jsonl")
     return {
         k: {
-            **{
-                key: found.get(key)
-                for key in ("questions", "scored_questions", *EVALUATED)
-                if key in found or key in EVALUATED
-            },
+            **{key: found[key] for key in ("questions", "scored_questions") if key in found},
+            **{key: found.get(key) for key in EVALUATED},
             "p_mem": found.get("memory/p_mem_raw"),
             "given": given.get(int(k)),
         }
-        for k, found in measures.items()
+        for k, found in metrics.items()
     }
 
 
 def curve_of(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """`{measure: [points]}` of the steps of RL, `step` among them, those that the run has."""
+    """`{metric: [points]}` of the steps of RL, `step` among them, those that the run has."""
     lines = [line for line in metrics if line["stage"] == "rl"]
     size = max(1, -(-len(lines) // MOST_POINTS))
     parts = [lines[first : first + size] for first in range(0, len(lines), size)]
     curve: dict[str, list[Any]] = {"step": [part[-1]["step"] for part in parts]}
     for name in CURVES:
-        values = [_mean([line.get(name) for line in part]) for part in parts]
+        values = [mean([line.get(name) for line in part]) for part in parts]
         if any(value is not None for value in values):
             curve[name] = [None if value is None else round(value, 5) for value in values]
     return curve
@@ -105,27 +103,20 @@ def objectives_right(folder: Path) -> dict[str, float]:
     for step in steps:
         values = _given_by_line(folder / "rollouts" / f"step-{step}.jsonl")
         if values:
-            found[str(step)] = round(sum(value for _, value in values) / len(values), 5)
+            found[str(step)] = round(statistics.fmean(value for _, value in values), 5)
     return found
 
 
 def _given(file: Path) -> dict[int, float]:
     """`{objectives: share answered}` of the rollouts in a file."""
-    by_objectives: dict[int, list[float]] = {}
-    for k, value in _given_by_line(file):
-        by_objectives.setdefault(k, []).append(value)
-    return {k: round(sum(values) / len(values), 5) for k, values in by_objectives.items()}
+    found = _given_by_line(file)
+    return {n: round(statistics.fmean(value for k, value in found if k == n), 5) for n in {k for k, _ in found}}
 
 
 def _given_by_line(file: Path) -> list[tuple[int, float]]:
     lines = [line for line in read_lines(file) if counts(line) and line.get("gold") is not None]
     golds = [objectives_of(as_gold(line["gold"])) for line in lines]
     return [(len(gold), answers_given(line["answer"], gold)) for line, gold in zip(lines, golds, strict=True)]
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 def read_records(out: Path) -> dict[str, Record]:

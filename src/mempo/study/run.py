@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from mempo.errors import UserError
+from mempo.progress import Progress, say
 from mempo.storage.atomic import lone_process
 from mempo.storage.files import write_atomic
 from mempo.study.compare import cpu_seconds, sections
@@ -22,6 +23,8 @@ from mempo.study.settings import Study, read_study
 from mempo.study.table import markdown, on_screen
 from mempo.study.watch import Watch
 from mempo.study.work import Failure, work
+
+Work = Callable[[Task], Record | Failure]
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,9 @@ class StudyOptions:
     settings: tuple[str, ...] = ()
 
 
-def run_study(source: str, options: StudyOptions, console: Console) -> list[Record]:
-    """The results of the study's runs, those made now and those that were there.
+def run_study(source: str, options: StudyOptions, console: Console, make: Work | None = None) -> list[Record]:
+    """The results of the study's runs, those made now and those that were there. `make` makes a run, in a process of
+    its own where several are at work; None: `work`.
 
     Raises:
         UserError: what is wrong with the file, before anything runs; or runs that failed, after all others were made.
@@ -59,7 +63,7 @@ def run_study(source: str, options: StudyOptions, console: Console) -> list[Reco
         f"another process is at work on the study in {out}; wait for it, or choose another --out",
     ):
         _mark_as_study(out)
-        failures = _make(tasks, out, min(workers, len(tasks)), console)
+        failures = _make(tasks, out, min(workers, len(tasks)), console, make or work)
         done = _report(name, study, every, out, console)  # with what other calls have made
     if failures:
         task, reason = failures[0]
@@ -80,19 +84,23 @@ def _refuse_foreign(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file; name a folder")
     if out.is_dir() and not (out / RESULTS).exists() and any(file.name != ".lock" for file in out.iterdir()):
-        raise UserError(f"--out {out} holds files that are no study's (no {RESULTS}); choose another folder")
+        raise UserError(f"--out {out} holds files that do not belong to a study (no {RESULTS}); choose another folder")
 
 
-def _make(tasks: Sequence[Task], out: Path, workers: int, console: Console) -> list[tuple[Task, str]]:
+def _make(tasks: Sequence[Task], out: Path, workers: int, console: Console, make: Work) -> list[tuple[Task, str]]:
     """Make what is missing; runs that failed, with the reason."""
     done = set(read_records(out))
     waiting = [task for task in tasks if task.key not in done]
     cached, failures = len(tasks) - len(waiting), []
-    _say(console, f"study in {out}: {len(tasks)} runs, {cached} of them there already, {workers} at a time")
+    say(console, f"study in {out}: {len(tasks)} runs, {cached} of them there already, {workers} at a time")
     if waiting:
-        _say(console, f"each run writes all that it says into a .log of its own in {out / 'runs'}")
+        say(console, f"each run writes all that it says into a .log of its own in {out / 'runs'}")
     made = cached
-    with make_pool(workers, work) as pool, Watch(lambda line: _say(console, f"  {line}")) as watch:
+    with (
+        make_pool(workers, make) as pool,
+        Progress(console, "study", len(tasks), "run", cached) as progress,
+        Watch(progress, cached) as watch,
+    ):
         while waiting or pool.busy:
             ready = [task for task in waiting if task.after is None or task.after in done]
             while ready and pool.room:
@@ -103,16 +111,16 @@ def _make(tasks: Sequence[Task], out: Path, workers: int, console: Console) -> l
             if not pool.busy:  # what is left needs a start that failed
                 return [*failures, *((task, "its start did not end") for task in waiting)]
             task, result = pool.next_done()
-            watch.done(task)
+            watch.done(task, made=not isinstance(result, Failure | Died))
             if isinstance(result, Failure | Died):
                 reason = result.reason if isinstance(result, Failure) else str(result)
                 failures.append((task, reason))
-                _say(console, f"failed: {task.title}: {reason}")
+                say(console, f"failed: {task.title}: {reason}")
                 continue
             add_record(out, result)
             done.add(task.key)
             made += 1
-            _say(console, f"[{made}/{len(tasks)}] {task.title}: {_summary(result)}")
+            say(console, f"[{made}/{len(tasks)}] {task.title}: {_summary(result)}")
     return failures
 
 
@@ -125,8 +133,8 @@ def _report(name: str, study: Study, tasks: Sequence[Task], out: Path, console: 
     console.print(on_screen(found, study.compared_with))
     for file in figures:
         if file == "curves.png":
-            _say(console, f"curves of every arm: {out / file}")
-    _say(console, f"{RESULTS}, tables.md and all figures are in {out}")
+            say(console, f"curves of every arm: {out / file}")
+    say(console, f"{RESULTS}, tables.md and all figures are in {out}")
     return done
 
 
@@ -149,17 +157,17 @@ def _print_plan(
             expected.append(expected_seconds(task, list(records.values())))
             begun = "goes on" if (task.folder / "config.yaml").is_file() else "to do"
             state = begun if expected[-1] is None else f"{begun}, about {expected[-1]:.0f} s"
-        _say(console, f"{task.title}: {state}")
+        say(console, f"{task.title}: {state}")
     known = [seconds for seconds in expected if seconds is not None]
-    _say(console, f"{len(tasks)} runs, {len(expected)} to do, {workers} at a time, into {out}")
+    say(console, f"{len(tasks)} runs, {len(expected)} to do, {workers} at a time, into {out}")
     if known:
         rest = sum(known) + statistics.mean(known) * (len(expected) - len(known))
-        _say(
+        say(
             console,
             f"expected: {rest / 60:.0f} CPU minutes, {rest / 60 / min(workers, len(expected)):.0f} minutes in all",
         )
     elif expected:
-        _say(console, "expected time: not known before a run of the study has ended here")
+        say(console, "expected time: not known before a run of the study has ended here")
 
 
 def expected_seconds(task: Task, records: Sequence[Record]) -> float | None:
@@ -177,7 +185,3 @@ def expected_seconds(task: Task, records: Sequence[Record]) -> float | None:
 def _cores() -> int:
     """Those that this process may use, where the system says so."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -98,13 +98,13 @@ class Study(Settings):
                 raise ValueError(f"{kind} are names with settings, such as {{plain: [], other: [rl.steps=9]}}")
             for name in named or ():
                 if not isinstance(name, str) or not _NAME.fullmatch(name):
-                    raise ValueError(f"{kind}: {name!r} is no name; use letters, digits and . _ + -")
+                    raise ValueError(f"{kind}: {name!r} is not a name; use letters, digits and . _ + -")
         return data
 
     @model_validator(mode="after")
     def _names_exist(self) -> Study:
         if self.baseline is not None and self.baseline not in self.arms:
-            raise ValueError(f"baseline {self.baseline!r} is no arm{nearest(self.baseline, self.arms)}")
+            raise ValueError(f"baseline {self.baseline!r} is not an arm{nearest(self.baseline, self.arms)}")
         for name, start in self.starts.items():
             source = start.sft_of
             if source is None:

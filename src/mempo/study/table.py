@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
+from mempo.evaluate.grid import Grid
 from mempo.evaluate.stats import Comparison
 from mempo.study.compare import START, Row, Section, Spread
 
@@ -71,13 +69,13 @@ def in_words(section: Section, baseline: str) -> str:
     said = []
     for k in section.trained:
         ends = [
-            f"{name} {_percent(row.by_measure[f'em@{k}'].mean)}"
+            f"{name} {_percent(row.by_metric[f'em@{k}'].mean)}"
             for name, row in arms.items()
-            if f"em@{k}" in row.by_measure
+            if f"em@{k}" in row.by_metric
         ]
         if ends:
             said.append(f"Questions of {k} objectives, which RL was trained on, are answered right: {', '.join(ends)}.")
-    halves = [f"{name} {_step(row.by_measure['half'].mean)}" for name, row in arms.items() if name != START]
+    halves = [f"{name} {_step(row.by_metric['half'].mean)}" for name, row in arms.items() if name != START]
     said.append(f"Half of the rollouts of a training step were right: {', '.join(halves)}.")
     return " ".join(said)
 
@@ -91,9 +89,9 @@ def _percent(value: float | None) -> str:
 
 
 def levels(section: Section) -> list[list[str]]:
-    """Header and rows: every arm with its measures."""
+    """Header and rows: every arm with its metrics."""
     counted = [] if section.single else ["n"]
-    header = ["arm", *counted, *(measure.header for measure in section.measures), "CPU s"]
+    header = ["arm", *counted, *(metric.header for metric in section.metrics), "CPU s"]
     return [header, *(_level(section, row) for row in section.rows)]
 
 
@@ -104,7 +102,7 @@ def differences(section: Section, baseline: str) -> list[list[str]]:
         return []
     if not rows:
         return []
-    header = [f"against {baseline}", "n", *(measure.header for measure in section.compared)]
+    header = [f"against {baseline}", "n", *(metric.header for metric in section.compared)]
     return [header, *(_difference(section, row) for row in rows)]
 
 
@@ -115,7 +113,7 @@ def markdown(name: str, sections: Sequence[Section], baseline: str, figures: Seq
     for section in sections:
         lines += [f"## From start {section.start}", ""]
         for table in (levels(section), differences(section, baseline)):
-            lines += [*_markdown_table(table), ""] if table else []
+            lines += [_grid(table).markdown()] if table else []
         lines += [f"{text}\n"] if (text := in_words(section, baseline)) else []
     lines += [f"![{file}]({file})" for file in figures if file.endswith(".png")]
     return "\n".join(lines).rstrip() + "\n"
@@ -124,16 +122,20 @@ def markdown(name: str, sections: Sequence[Section], baseline: str, figures: Seq
 def on_screen(sections: Sequence[Section], baseline: str) -> RenderableType:
     parts: list[RenderableType] = []
     for section in sections:
-        parts.append(_screen_table(levels(section), f"from start {section.start}"))
+        parts.append(_grid(levels(section), f"from start {section.start}"))
         if rows := differences(section, baseline):
-            parts.append(_screen_table(rows, ""))
+            parts += [Text(), _grid(rows)]
         parts += [Text(f"{text}\n")] if (text := in_words(section, baseline)) else []
     return Group(*parts, *(Text(text) for text in remarks(sections)))
 
 
+def _grid(rows: Sequence[Sequence[str]], title: str = "") -> Grid:
+    return Grid(rows[0], rows[1:], words=(rows[0][0],), title=title)
+
+
 def _level(section: Section, row: Row) -> list[str]:
-    units = max((spread.units for spread in row.by_measure.values()), default=0)
-    cells = [_spread(row.by_measure[measure.name], measure.percent) for measure in section.measures]
+    units = max((spread.units for spread in row.by_metric.values()), default=0)
+    cells = [_spread(row.by_metric[metric.name], metric.percent) for metric in section.metrics]
     counted = [] if section.single else [str(units)]
     return [row.arm, *counted, *cells, "–" if row.cpu_s is None else f"{row.cpu_s:.0f}"]
 
@@ -149,7 +151,7 @@ def _spread(found: Spread, percent: bool = True) -> str:
 
 def _difference(section: Section, row: Row) -> list[str]:
     pairs = max(found.questions for found in row.against.values())
-    return [row.arm, str(pairs), *(_compared(row.against[measure.name]) for measure in section.compared)]
+    return [row.arm, str(pairs), *(_compared(row.against[metric.name]) for metric in section.compared)]
 
 
 def _compared(found: Comparison) -> str:
@@ -159,17 +161,3 @@ def _compared(found: Comparison) -> str:
     if found.low is not None and found.high is not None:
         text += f" [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
     return text if found.p_value is None else f"{text} p {found.p_value:.2g}"
-
-
-def _markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return [lines[0], "|---|" + "---:|" * (len(rows[0]) - 1), *lines[1:]]
-
-
-def _screen_table(rows: Sequence[Sequence[str]], title: str) -> Table:
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for i, name in enumerate(rows[0]):
-        table.add_column(escape(name), justify="right" if i else "left", no_wrap=not i)
-    for row in rows[1:]:
-        table.add_row(*map(escape, row))
-    return table

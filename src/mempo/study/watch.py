@@ -1,43 +1,44 @@
-"""What runs that are at work have come to, said now and then: an SFT of minutes should not look as if it hung."""
+"""What runs that are at work have come to, shown now and then: an SFT of minutes should not look as if it hung."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
 from mempo.errors import UserError
+from mempo.progress import Progress
 from mempo.storage.run_folder import RunFolder
 from mempo.study.plan import Task
 
-EVERY_S = 20.0
+EVERY_S = 10.0
 
 
 class Watch:
-    """While it is entered, `say` gets a line every `every_s` seconds for each run that has done steps."""
+    """While it is entered, `progress` learns every `every_s` seconds how far the runs are. `done`: already there."""
 
-    def __init__(self, say: Callable[[str], None], every_s: float = EVERY_S) -> None:
-        self._say, self._every_s = say, every_s
+    def __init__(self, progress: Progress, done: int, every_s: float = EVERY_S) -> None:
+        self._progress, self._done, self._every_s = progress, done, every_s
         self._at_work: dict[str, Task] = {}
-        self._said: dict[str, str] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def begun(self, task: Task) -> None:
         self._at_work[task.key] = task
 
-    def done(self, task: Task) -> None:
+    def done(self, task: Task, made: bool) -> None:
+        """The run ended; `made`: as it should."""
         self._at_work.pop(task.key, None)
+        self._done += made
+        self.look()
 
     def look(self) -> None:
-        """Say what is new."""
-        for task in list(self._at_work.values()):
-            line = newest(task)
-            if line is not None and self._said.get(task.key) != line:
-                self._said[task.key] = line
-                self._say(f"{task.title}: {line}")
+        found = [(task, line) for task in list(self._at_work.values()) if (line := newest(task)) is not None]
+        under_way = sum(_share(line, task) for task, line in found)
+        note = "; ".join(f"{task.title}: {_said(line, task)}" for task, line in found)
+        self._progress.step(self._done + under_way, note)
 
     def _run(self) -> None:
         while not self._ended.wait(self._every_s):
@@ -52,17 +53,26 @@ class Watch:
         self._thread.join()
 
 
-def newest(task: Task) -> str | None:
-    """The last step of a run, such as `sft 300/1100, loss 0.08`; None: it has done none."""
-    lines: list[dict[str, Any]] = []
+def newest(task: Task) -> Mapping[str, Any] | None:
+    """The measures of a run's last step; None: it has done none."""
     with contextlib.suppress(UserError, OSError):  # a line that is half written is read next time
         lines = RunFolder(task.folder).metrics()
-    return _step(lines[-1], task) if lines else None
+        return lines[-1] if lines else None
+    return None
 
 
-def _step(line: Mapping[str, Any], task: Task) -> str:
-    stage, loss, em = line["stage"], line.get("loss"), line.get("em")
+def _share(line: Mapping[str, Any], task: Task) -> float:
+    """How much of a run is done, by its steps."""
+    config = task.resolved.config
+    sft = 0 if config.start else config.sft.steps
+    done = line["step"] + (sft if line["stage"] == "rl" else 0)
+    return min(done / max(sft + config.rl.steps, 1), 1.0)
+
+
+def _said(line: Mapping[str, Any], task: Task) -> str:
+    """Such as `sft 300/1100, loss 0.08`."""
+    stage = line["stage"]
+    name = "loss" if stage == "sft" else "em"
+    value = line.get(name)
     said = f"{stage} {line['step']}/{getattr(task.resolved.config, stage).steps}"
-    if stage == "sft":
-        return said if loss is None else f"{said}, loss {loss:.2g}"
-    return said if em is None else f"{said}, {100 * em:.0f} % of its rollouts all right"
+    return said if value is None else f"{said}, {name} {value:.2g}"

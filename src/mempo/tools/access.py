@@ -39,6 +39,4 @@ class AccessTool:
     def _show(self, page: Document | None) -> ToolResult:
         if page is None:
             return bad_call("no page has this url")
-        whole, short = self._settings.max_page_chars, self._settings.short_page_chars
-        full, brief = (f"{page.title}\n{page.text[:chars]}" for chars in (whole, min(short, whole)))
-        return ToolResult(passages=(full,), short=(brief,))
+        return ToolResult(passages=(f"{page.title}\n{page.text[: self._settings.max_page_chars]}",))

@@ -39,13 +39,10 @@ class SearchTool:
     def _show(self, hits: list[Hit]) -> ToolResult:
         if not hits:
             return ToolResult(notice="nothing was found")
-        whole, short = self._settings.max_passage_chars, self._settings.short_passage_chars
-        return ToolResult(passages=self._passages(hits, whole), short=self._passages(hits, min(short, whole)))
-
-    def _passages(self, hits: list[Hit], chars: int) -> tuple[str, ...]:
-        return tuple(
-            self._settings.passage.format(
-                n=n, title=hit.document.title, text=hit.document.text[:chars], url=hit.document.url or ""
+        documents, longest = [hit.document for hit in hits], self._settings.max_passage_chars
+        return ToolResult(
+            tuple(
+                self._settings.passage.format(n=n, title=one.title, text=one.text[:longest], url=one.url or "")
+                for n, one in enumerate(documents, start=1)
             )
-            for n, hit in enumerate(hits, start=1)
         )

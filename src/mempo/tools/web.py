@@ -66,14 +66,13 @@ class ApiReader:
     def __init__(self, settings: WebPageSettings, resolve: Resolver = public_addresses) -> None:
         self._settings = settings
         self._resolve = resolve
-        key = key_of(settings.key_variable)
         self._http = HttpClient(
             "page service",
             settings.endpoint,
             settings.timeout_s,
             settings.max_reply_bytes,
-            headers={"accept": "text/plain"} | ({"authorization": f"Bearer {key}"} if key else {}),
-            secret=key,
+            headers={"accept": "text/plain"},
+            token=key_of(settings.key_variable),
         )
 
     def read(self, url: str) -> Document | None:

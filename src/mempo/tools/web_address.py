@@ -44,7 +44,7 @@ def checked_url(url: str, ports: Sequence[int]) -> tuple[URL, int]:
         if host and not _can_be_host(str(parsed.raw_host)):
             raise ValueError(host)
     except Exception:  # whatever a parser makes of it, it is what the policy wrote
-        raise BadCall("this is no url") from None
+        raise BadCall("this is not a url") from None
     if parsed.scheme not in ("http", "https"):
         raise BadCall("a url begins with http:// or https://")
     if not host:

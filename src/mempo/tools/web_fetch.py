@@ -76,7 +76,7 @@ class Fetcher:
             try:
                 return str(parsed.join(URL(reply.headers["location"])))
             except Exception:  # whatever a parser makes of it
-                raise BadCall("the page redirects to what is no url") from None
+                raise BadCall("the page redirects to something that is not a url") from None
         return self._page(str(parsed), reply)
 
     def _page(self, url: str, reply: Reply) -> FetchedPage:

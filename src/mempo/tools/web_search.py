@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from mempo.config.base import is_import_path
 from mempo.config.tools import WebSearchSettings
 from mempo.errors import ConfigError
-from mempo.http.client import HttpClient
+from mempo.http.client import JSON, HttpClient
 from mempo.http.errors import HttpError
 from mempo.http.secrets import required_key
 from mempo.retrieval.document import Document, Hit
@@ -52,7 +52,7 @@ class SerperProvider:
             settings.endpoint,
             settings.timeout_s,
             settings.max_reply_bytes,
-            headers={"x-api-key": key, "content-type": "application/json"},
+            headers={**JSON, "x-api-key": key},
             secret=key,
         )
 

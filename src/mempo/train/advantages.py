@@ -6,16 +6,15 @@
 
 (MemPO, arXiv 2603.00680; std with n - 1, as in verl.) A group is the rollouts of one question, and each rollout counts
 once in it, however many turns or training rows it has. Rollouts without a score do not count: they are not among those
-of an `AdvantageBatch`. Scores are compared in `outcomes.py`, notes in `pools.py`; functions of the user's own are in
-`own_advantages.py`.
+of an `AdvantageBatch`. Notes are compared in `pools.py`; functions of the user's own are in `own_advantages.py`.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from mempo.config.rewards import MemorySettings
 from mempo.config.train import AdvantageSettings
@@ -23,8 +22,7 @@ from mempo.rewards.rollout_metrics import mean
 from mempo.rollout.question import Question
 from mempo.rollout.trajectory import Row, Trajectory, Turn
 from mempo.train.fading import fade
-from mempo.train.outcomes import OutcomeAdvantages, outcome_advantages
-from mempo.train.pools import NoteRewards, finite, memory_advantages
+from mempo.train.pools import MemoryAdvantages, NoteRewards, against, finite, memory_advantages
 
 # --- what goes in, what comes out ----------------------------------------------------------------------------------
 
@@ -157,16 +155,13 @@ def refuse_two_questions(trajectories: Sequence[Trajectory], places: Sequence[in
 
 @dataclass(frozen=True)
 class GroupAdvantages:
-    """Of the rollouts of one question: `outcome` `[rollouts]`, `memory` `[rollouts]{turn: A}`. Counts of notes:
-    `fallbacks`, `no_signal` and `lost` as in `MemoryAdvantages`, `gated`: kept back by the gate."""
+    """Of the rollouts of one question: `outcome` `[rollouts]`, and `memory` `[rollouts]{turn: A}`, which is what the
+    gate leaves of `ungated`."""
 
     outcome: list[float]
     memory: list[dict[int, float]]
     zero_spread: bool
-    fallbacks: int = 0
-    no_signal: int = 0
-    lost: int = 0
-    gated: int = 0
+    ungated: MemoryAdvantages
 
 
 def group_advantages(
@@ -181,7 +176,7 @@ def group_advantages(
 
     `lost` `[rollouts]`: turns without the note that they should have. `faded`: a factor of the memory weight.
     """
-    outcome = outcome_advantages(scores, advantages)
+    outcome, zero_spread = outcome_advantages(scores, advantages), len(set(scores)) == 1
     made = memory_advantages(
         notes,
         pool=memory.pool,
@@ -192,42 +187,39 @@ def group_advantages(
         lost=lost,
         lowest=lowest_reward(memory),
     )
-    kept = gate_memory(made.by_rollout, outcome, memory.gate)
-    return GroupAdvantages(
-        outcome=outcome.values,
-        memory=kept,
-        zero_spread=outcome.zero_spread,
-        fallbacks=made.fallbacks,
-        no_signal=made.no_signal,
-        lost=made.lost,
-        gated=made.given - sum(map(len, kept)),
-    )
+    opened = {
+        "always": [True] * len(scores),
+        "when_group_varies": [not zero_spread] * len(scores),
+        "when_not_negative": [advantage >= 0 for advantage in outcome],
+    }[memory.gate]
+    kept = [by_turn if is_open else {} for by_turn, is_open in zip(made.by_rollout, opened, strict=True)]
+    return GroupAdvantages(outcome, kept, zero_spread, made)
+
+
+def outcome_advantages(scores: Sequence[float], settings: AdvantageSettings) -> list[float]:
+    """Outcome advantages of one group of scores `[rollouts]`.
+
+    A group of one has nothing to compare it with: the advantage is 0, and a warning says so (once, by Python's default
+    filter).
+
+    Raises:
+        ValueError: a score is not a finite number.
+    """
+    known = list(finite(scores, "score of rollout").values())
+    if len(known) == 1:
+        warnings.warn(
+            "a group has a single scored rollout: its outcome advantage is 0, so nothing is learnt from it; "
+            "use at least 2 rollouts per question, and look at the error counts if you do",
+            stacklevel=2,
+        )
+        return [0.0]
+    return [against(value, known, settings.normalize_std) for value in known]
 
 
 def lowest_reward(memory: MemorySettings) -> float:
     """The reward of a note from which the answer cannot be told at all, P(mem) = 0. Infinity: no such number, since it
     hangs on the baseline, or on the logarithm's eps; the smallest reward of the pool then stands for it."""
     return 0.0 if memory.baseline == "none" and memory.reward != "log_ratio" else math.inf
-
-
-Gate = Literal["always", "when_group_varies", "when_not_negative"]
-
-
-def gate_memory(
-    memory: Sequence[Mapping[int, float]], outcome: OutcomeAdvantages, gate: Gate
-) -> list[dict[int, float]]:
-    """Memory advantages `[rollouts]{turn: A}` of one question without those that the gate keeps back.
-
-    `when_group_varies`: none in a group whose scores are all equal, where a dense signal would be the only one.
-    `when_not_negative`: only in rollouts with an outcome advantage >= 0 (the condition that the original's code holds
-    commented out).
-    """
-    opened = [True] * len(memory)
-    if gate == "when_group_varies":
-        opened = [not outcome.zero_spread] * len(memory)
-    elif gate == "when_not_negative":
-        opened = [advantage >= 0 for advantage in outcome.values]
-    return [dict(by_turn) if is_open else {} for by_turn, is_open in zip(memory, opened, strict=True)]
 
 
 # --- tokens --------------------------------------------------------------------------------------------------------
@@ -300,7 +292,14 @@ def _metrics(
         not any(made.outcome[i] for i in group) and any(a for i in group for a in made.memory[i].values())
         for group in batch.members
     ]
-    formulas = weight is not None
+    counts: dict[str, float | None] = dict.fromkeys(("pool_fallbacks", "silent_notes", "lost_notes", "gated_notes"))
+    if weight is not None:
+        notes = [group.ungated for group in groups]
+        kept = sum(len(by_turn) for group in groups for by_turn in group.memory)
+        counts["pool_fallbacks"] = float(sum(one.fallbacks for one in notes))
+        counts["silent_notes"] = float(sum(one.no_signal for one in notes))
+        counts["lost_notes"] = float(sum(one.lost for one in notes))
+        counts["gated_notes"] = float(sum(one.given for one in notes) - kept)
     return {
         "advantages/outcome_abs": mean(map(abs, made.outcome)),
         "advantages/memory_abs": mean(abs(value) for by_turn in made.memory for value in by_turn.values()),
@@ -309,8 +308,5 @@ def _metrics(
         "advantages/zero_spread_groups": mean(float(group.zero_spread) for group in groups),
         "advantages/lone_groups": float(sum(len(group.outcome) == 1 for group in groups)),
         "advantages/memory_weight": weight,
-        "advantages/pool_fallbacks": float(sum(group.fallbacks for group in groups)) if formulas else None,
-        "advantages/silent_notes": float(sum(group.no_signal for group in groups)) if formulas else None,
-        "advantages/lost_notes": float(sum(group.lost for group in groups)) if formulas else None,
-        "advantages/gated_notes": float(sum(group.gated for group in groups)) if formulas else None,
+        **{f"advantages/{name}": value for name, value in counts.items()},
     }

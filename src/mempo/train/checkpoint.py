@@ -24,6 +24,7 @@ from mempo.engine.model import save_trained
 from mempo.engine.optimizer import AnyOptimizer, load_optimizer, save_optimizer
 from mempo.engine.policy import Policy
 from mempo.errors import UserError
+from mempo.progress import say
 from mempo.storage.read_files import DamagedFile, read_json, reason
 from mempo.storage.run_folder import Checkpoint, RunFolder
 from mempo.storage.stopping import not_while, stop_if_asked
@@ -112,7 +113,7 @@ def _state(checkpoint: Checkpoint) -> _State:
 
 
 def _remedy(checkpoint: Checkpoint) -> str:
-    return f"remove {checkpoint.path}, and --resume goes on from the checkpoint before it"
+    return f"remove {checkpoint.path}, and --resume continues from the checkpoint before it"
 
 
 def last_checkpoint(run: RunFolder, stage: str) -> Checkpoint | None:
@@ -160,4 +161,4 @@ class Rescue:
             self._save(self._whole)
             self._saved = self._whole
             if not isinstance(error, KeyboardInterrupt):  # who stops it is told by the command itself
-                self._console.print(f"step {self._whole} is saved; --resume goes on from there", highlight=False)
+                say(self._console, f"step {self._whole} is saved; --resume continues from there")

@@ -22,6 +22,7 @@ from mempo.config import Config
 from mempo.config.train import ExpertSettings, SftSettings
 from mempo.envs.data import Data
 from mempo.errors import UserError
+from mempo.progress import Progress, say
 from mempo.retrieval.document import Document
 from mempo.rewards.outcome import score_answer
 from mempo.rewards.probe_check import CheckNotes, ProbeCheck, check_notes, check_probe, note_of_gold
@@ -91,7 +92,7 @@ def demonstrations(config: Config, data: Data, agent: Agent, console: Console) -
     questions: list[Question] = []
     if settings.rollouts:
         collected = collect(Path(settings.rollouts), data.train, agent)
-        console.print(f"{settings.rollouts}: {collected.line}", highlight=False, markup=False)
+        say(console, f"{settings.rollouts}: {collected.line}")
         in_full = [rng.random() < settings.full_share for _ in collected.told]
         demos = [
             demo
@@ -104,8 +105,8 @@ def demonstrations(config: Config, data: Data, agent: Agent, console: Console) -
         questions = take(_playable(config, data, console), 0, settings.demos, f"{config.seed} demos")
         in_full = [rng.random() < settings.full_share for _ in questions]
         demos = [
-            *_episodes(agent, _where(questions, in_full, False), settings.expert, config),
-            *_episodes(full, _where(questions, in_full, True), settings.expert, config),
+            *_episodes(agent, _where(questions, in_full, False), settings.expert, config, console),
+            *_episodes(full, _where(questions, in_full, True), settings.expert, config, console),
         ]
     played, demos = len(demos), [demo for demo in demos if demo.trajectory.stop is StopReason.ANSWERED]
     if not demos:  # those that ran into a limit show nothing worth imitating
@@ -120,14 +121,14 @@ def demonstrations(config: Config, data: Data, agent: Agent, console: Console) -
         probed = demos
         if settings.lossless_probes and settings.expert.loss and not settings.rollouts:
             lossless = settings.expert.model_copy(update={"loss": 0.0})
-            probed = _episodes(agent, questions, lossless, config)
+            probed = _episodes(agent, questions, lossless, config, console)
     found = (
         probe_row(tokenizer, demo, turn.index, config.memory.probe) for demo in probed for turn in demo.trajectory.turns
     )
     probes = [row for row in found if row is not None]
     rows = demo_rows(demos)
     counts = f"{len(demos)} episodes, {len(rows)} rows, {len(probes)} probe samples"
-    console.print(f"demonstrations{_which(settings)}: {counts}", highlight=False)
+    say(console, f"demonstrations{_which(settings)}: {counts}")
     return Demonstrations(demos, rows, probes)
 
 
@@ -154,16 +155,16 @@ def _playable(config: Config, data: Data, console: Console) -> list[Question]:
             question = made or question
         questions.append(question)
     if lost:
-        console.print(
+        say(
+            console,
             f"{lost} training questions name documents that search does not bring among the first "
             f"{config.search.top_k} results: no demonstrations of these",
-            highlight=False,
         )
     found = [question for question in questions if has_plan(question)]
     if not found:
         plan_of(questions[0])  # raises, and says what would be a plan
     if 0 < len(found) < len(questions) - lost:
-        console.print(f"{len(found)} of {len(questions)} training questions have a search plan", highlight=False)
+        say(console, f"{len(found)} of {len(questions)} training questions have a search plan")
     return found
 
 
@@ -171,11 +172,10 @@ def _say_wrong(demos: Sequence[Demo], config: Config, console: Console) -> None:
     """An expert that loses nothing and answers wrong has a plan that the search does not bear out."""
     wrong = [demo for demo in demos if score_answer(demo.trajectory.answer or "", demo.question, config.reward).em < 1]
     if wrong:
-        console.print(
+        say(
+            console,
             f"{len(wrong)} of {len(demos)} demonstrations do not come to the gold answer, the first of question "
             f"{wrong[0].question.id}: its searches do not bring what its steps say they find",
-            highlight=False,
-            markup=False,
             style="yellow",
         )
 
@@ -226,10 +226,13 @@ def _where(items: Sequence[T], flags: Sequence[bool], wanted: bool) -> list[T]:
     return [item for item, flag in zip(items, flags, strict=True) if flag == wanted]
 
 
-def _episodes(agent: Agent, questions: Sequence[Question], expert: ExpertSettings, config: Config) -> list[Demo]:
+def _episodes(
+    agent: Agent, questions: Sequence[Question], expert: ExpertSettings, config: Config, console: Console | None = None
+) -> list[Demo]:
     notes = config.agent.notes != "forbidden"
     jobs = [Job(question, i, (config.seed, "demos")) for i, question in enumerate(questions)]
-    return asyncio.run(play(agent, jobs, expert, notes))
+    with Progress(console or Console(quiet=True), "demonstrations", len(jobs), "episode") as progress:
+        return asyncio.run(play(agent, jobs, expert, notes, progress.step))
 
 
 def tokenizer_of_toy(config: Config, data: Data, tools: Mapping[str, Tool] | None = None) -> Tokenizer:

@@ -10,7 +10,7 @@ drops newly found facts from the notes at random: demonstrations of good searchi
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mempo.config.rollout import DecodingSettings
@@ -182,8 +182,15 @@ class Demo:
     answers: tuple[str | None, ...]
 
 
-async def play(agent: Agent, jobs: Sequence[Job], settings: ExpertSettings, notes: bool = True) -> list[Demo]:
-    """Let the expert play every job; the noise of its notes is keyed like that of a policy."""
+async def play(
+    agent: Agent,
+    jobs: Sequence[Job],
+    settings: ExpertSettings,
+    notes: bool = True,
+    tell: Callable[[int], None] = lambda done: None,
+) -> list[Demo]:
+    """Let the expert play every job; the noise of its notes is keyed like that of a policy. `tell` hears how many are
+    done."""
     demos = []
     for job in jobs:
         rng = random.Random("\x1f".join(map(str, (*job.key, job.question.id, job.rollout))))
@@ -196,4 +203,5 @@ async def play(agent: Agent, jobs: Sequence[Job], settings: ExpertSettings, note
             for turn, allowed in zip(trajectory.turns, player.allowed, strict=True)
         )
         demos.append(Demo(job.question, trajectory, answers))
+        tell(len(demos))
     return demos

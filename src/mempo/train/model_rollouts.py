@@ -23,6 +23,7 @@ from mempo.rollout.protocol import TurnGrammar, format_violations, scan
 from mempo.rollout.question import Question
 from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import GenerationStop, Observation, StopReason, Trajectory
+from mempo.rollout.turn_text import own_text
 from mempo.storage.append import latest
 from mempo.storage.read_files import PUT_BACK, RECORD, read_json
 from mempo.storage.rollouts import load_rollouts
@@ -67,7 +68,7 @@ def collect(folder: Path, questions: Sequence[Question], agent: Agent) -> Collec
             that cannot be read, or no rollout that is right.
     """
     if not (folder / "agents.json").is_file():
-        raise UserError(f"sft.rollouts: {folder} is no folder of mempo eval (no agents.json)")
+        raise UserError(f"sft.rollouts: {folder} is not a folder of mempo eval (no agents.json)")
     file = _file_of(folder, agent.name)
     config = resolve(str(folder)).config
     tokenizer = _tokenizer_of(folder, config)
@@ -133,8 +134,7 @@ def _tokenizer_of(folder: Path, config: Config) -> Tokenizer:
 def _told(trajectory: Trajectory, question: Question, tokenizer: Tokenizer, grammar: TurnGrammar) -> Told:
     turns, results = [], []
     for turn in trajectory.turns:
-        ended = turn.stop is GenerationStop.EOS
-        text = tokenizer.decode(turn.own_ids[:-1] if ended and turn.own_ids[-1] in tokenizer.eos_ids else turn.own_ids)
+        text = own_text(tokenizer, turn.own_ids, turn.stop)
         turns.append(tuple((element.tag, element.inner(text)) for element in scan(text, grammar.actions).top))
         if turn.observation is not None:
             results.append(_result(turn.observation, tokenizer))

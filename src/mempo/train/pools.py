@@ -21,35 +21,18 @@ NoteRewards = Mapping[int, float | None]
 
 
 @dataclass(frozen=True)
-class Pool:
-    """Rewards that are compared. `turn` None: all of the question's. `mean`, `std`: None when they do not exist."""
-
-    turn: int | None
-    size: int
-    mean: float | None
-    std: float | None
-
-
-@dataclass(frozen=True)
 class MemoryAdvantages:
     """Memory advantages of one question: `by_rollout` `[rollouts]{turn: A}`, notes without signal left out.
 
     Counts of notes: `given` have an advantage, `lost` of these are not there; `fallbacks` were compared in a larger
-    pool because their own was too small; `small_pools` have a reward and no advantage, because no pool had two;
-    `no_reward` had none at all.
+    pool because their own was too small; `no_signal` have no advantage: no reward, or no pool with two.
     """
 
     by_rollout: list[dict[int, float]]
-    pools: tuple[Pool, ...] = ()
-    given: int = 0
-    fallbacks: int = 0
-    small_pools: int = 0
-    no_reward: int = 0
-    lost: int = 0
-
-    @property
-    def no_signal(self) -> int:
-        return self.small_pools + self.no_reward
+    given: int
+    fallbacks: int
+    no_signal: int
+    lost: int
 
 
 @dataclass(frozen=True)
@@ -104,13 +87,8 @@ def memory_advantages(
     for note in notes:
         receivers.setdefault(pool_of(note.turn), []).append(note)
     by_rollout: list[dict[int, float]] = [{} for _ in rewards]
-    pools: list[Pool] = []
-    without_value = 0
     for turn, paid in receivers.items():
         values, worst = _values(notes if turn is None else by_turn[turn], lowest)
-        pools.append(_pool(turn, values))
-        if worst is None:
-            without_value += sum(note.r is None for note in paid)
         if len(values) < (1 if small_pool == "original" else 2):
             continue
         for note in paid:
@@ -121,11 +99,9 @@ def memory_advantages(
     fallen = sum(pool == "turn" and pool_of(note.turn) is None for note in notes)
     return MemoryAdvantages(
         by_rollout=[dict(sorted(rollout.items())) for rollout in by_rollout],
-        pools=tuple(sorted(pools, key=lambda p: -1 if p.turn is None else p.turn)),
         given=given,
         fallbacks=fallen if len(notes) > 1 else 0,
-        small_pools=len(notes) - without_value - given,
-        no_reward=len(told) - len(known) + without_value,
+        no_signal=len(told) + sum(map(len, missing)) - given,
         lost=sum(turn in by_rollout[i] for i, turns in enumerate(missing) for turn in turns),
     )
 
@@ -162,13 +138,3 @@ def against(value: float, values: Sequence[float], normalize_std: bool, eps: flo
         return 0.0
     centred = value - float(np.mean(values))
     return centred / (float(np.std(values, ddof=1)) + eps) if normalize_std else centred
-
-
-def _pool(turn: int | None, values: Sequence[float]) -> Pool:
-    array = np.asarray(values, dtype=np.float64)
-    return Pool(
-        turn,
-        len(values),
-        float(array.mean()) if len(values) else None,
-        float(array.std(ddof=1)) if len(values) > 1 else None,
-    )

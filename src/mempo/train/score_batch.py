@@ -218,7 +218,7 @@ def refuse_mostly_failed(trajectories: Sequence[Trajectory], limit: float) -> No
     if len(failed) > limit * len(trajectories):
         raise UserError(
             f"{len(failed)} of {len(trajectories)} rollouts of the step failed, more than the share of "
-            f"rl.max_failed_share {limit:g}; the first: {_cause(failed[0])}; fix it and go on with --resume"
+            f"rl.max_failed_share {limit:g}; the first: {_cause(failed[0])}; fix it and continue with --resume"
         )
 
 

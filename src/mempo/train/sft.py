@@ -13,6 +13,7 @@ from mempo.engine.optimizer import learning_rate
 from mempo.engine.policy import Policy
 from mempo.engine.update import Updater
 from mempo.errors import ConfigError
+from mempo.progress import Progress
 from mempo.rewards.probe import build_probe
 from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import Row, Segment, rows_of
@@ -21,7 +22,6 @@ from mempo.train.batch import take
 from mempo.train.checkpoint import Rescue, last_checkpoint, load_optimizer_state, save_state
 from mempo.train.expert_rollouts import Demo
 from mempo.train.finite import FiniteSteps
-from mempo.train.progress import StageProgress
 
 RowSource = Callable[[int], Sequence[Row]]
 """`rows_at(step)`: the rows of a step, the same whenever it is asked."""
@@ -70,14 +70,16 @@ def train_sft(policy: Policy, rows_at: RowSource, settings: SftSettings, run: Ru
         return save_state(run, "sft", step, policy, updater.optimizer, keep_every=settings.keep_every)
 
     with (
-        StageProgress(console, "sft", settings.steps, ("loss",), done) as progress,
+        Progress(console, "sft", settings.steps, "step", done, history=True) as progress,
         Rescue(save, done, console, lambda: policy.version) as rescue,
     ):
         for step in range(done, settings.steps):
             lr = learning_rate(settings.optim, step, settings.steps)
-            metrics = updater.sft_step(rows_at(step), lr)
+            metrics = updater.sft_step(
+                rows_at(step), lr, lambda part, of: progress.part(f"micro-batch {part}/{of}") if of > 1 else None
+            )
             run.log("sft", step + 1, metrics)
-            progress.step(step + 1, metrics)
+            progress.step(step + 1, f"loss {metrics['loss']:.3g}" if "loss" in metrics else "")
             every = [settings.save_every, *([settings.keep_every] if settings.keep_every else [])]
             good = finite.step(step + 1, metrics)
             due = step + 1 == settings.steps or (good and any((step + 1) % n == 0 for n in every))

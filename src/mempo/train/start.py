@@ -21,7 +21,7 @@ from mempo.train.demonstrations import tokenizer_of_toy
 
 EVALUATION = "evaluation-start"
 _BESIDE_EVALUATION = (
-    *("output", "start", "toy", "sft", "rl", "advantages"),
+    *("output", "start", "toy", "sft", "rl", "advantages", "track"),
     *("data.objectives", "data.train", "data.train_questions"),
     *(f"memory.{name}" for name in (*ADVANTAGE_KEYS, "preset", "lost_notes")),
 )

@@ -10,8 +10,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.console import Console
+
+from mempo.progress import Progress
 from mempo.rewards.answer_match import says_one_of
-from mempo.rewards.outcome import outcome_score
 from mempo.rewards.rollout_metrics import mean
 from mempo.rollout.agent import DecodingSettings, Job, run_rollouts
 from mempo.rollout.protocol import closing, opening
@@ -54,7 +56,7 @@ class StartCheck:
         )
 
 
-def check_start(setup: RlSetup, settings: RlSettings) -> StartCheck:
+def check_start(setup: RlSetup, settings: RlSettings, console: Console) -> StartCheck:
     """Sample groups as a step of RL would, with other noise, and look at their scores and last notes."""
     count, size = min(MOST_QUESTIONS, settings.questions_per_step), settings.rollouts_per_question
     asked = take(setup.questions, 0, count, f"{setup.seed} start check")
@@ -64,12 +66,12 @@ def check_start(setup: RlSetup, settings: RlSettings) -> StartCheck:
         for rollout in range(size)
     ]
     decoding = DecodingSettings(temperature=settings.temperature)
-    trajectories = asyncio.run(run_rollouts(setup.agent, setup.sampler, jobs, decoding))
+    with Progress(console, "start check", len(jobs), "rollout") as progress:
+        trajectories = asyncio.run(
+            run_rollouts(setup.agent, setup.sampler, jobs, decoding, lambda t: progress.step(t.done, t.note))
+        )
     questions = [job.question for job in jobs]
-    scores = [
-        outcome_score(question, trajectory, setup.outcome, setup.custom_score).score
-        for question, trajectory in zip(questions, trajectories, strict=True)
-    ]
+    scores = [outcome.score for outcome in setup.scoring.outcomes(questions, trajectories)]
     return start_check(questions, trajectories, scores, size, setup.agent.renderer.tokenizer)
 
 

@@ -21,7 +21,7 @@ from mempo.view.filters import FILTERS, chosen
 from mempo.view.folder import TABLE_HEAD, ViewedFolder
 from mempo.view.pages import POLICY, STATIC, render, static
 from mempo.view.rollouts import RolloutFile, Row
-from mempo.view.turns import turn_views
+from mempo.view.turns import turns_of
 
 PAGE_ROWS = 50
 MAX_START = 10**12
@@ -114,7 +114,7 @@ def create_app(folders: Sequence[ViewedFolder], token: str | None = None) -> Fas
             raise LookupError(first)
         trained = any(row.advantage is not None for row in rows)
         rows.sort(key=lambda row: _order(row.advantage if trained else row.score))
-        columns = [(row, *_turns(folder, file, row.number)) for row in rows]
+        columns = [(row, *turns_of(file, row.number, folder.tokenizer())) for row in rows]
         firsts = list(dict.fromkeys(row.first for row in file.rows()))
         context |= {"columns": columns, **_neighbours(firsts, first)}
         return HTMLResponse(render("question.html", **context))
@@ -122,7 +122,7 @@ def create_app(folders: Sequence[ViewedFolder], token: str | None = None) -> Fas
     @app.get(f"{base}/run/{{n}}/{{name}}/rollout/{{number}}")
     def rollout(n: int, name: str, number: int) -> Response:
         folder, file, context = place(n, name)
-        facts, turns = _turns(folder, file, number)
+        facts, turns = turns_of(file, number, folder.tokenizer())
         rows = file.rows()
         row = next((row for row in rows if row.number == number), None)
         if row is None:  # made again since: the later line counts
@@ -139,13 +139,6 @@ def grouped(rows: Sequence[Row]) -> list[list[Row]]:
     for row in rows:
         found.setdefault(row.first, []).append(row)
     return list(found.values())
-
-
-def _turns(folder: ViewedFolder, file: RolloutFile, number: int) -> tuple[dict[str, Any], list[Any]]:
-    tokenizer = folder.tokenizer()
-    facts = file.facts(number)
-    trajectory, advantages = file.trajectory(facts, tokenizer)
-    return facts, turn_views(trajectory, facts, advantages, tokenizer)
 
 
 def _neighbours(numbers: Sequence[int], number: int) -> dict[str, int | None]:

@@ -15,15 +15,16 @@ from rich.text import Text
 from mempo.config import Resolved
 from mempo.config.rollout import DecodingSettings
 from mempo.errors import UserError
+from mempo.progress import say
 from mempo.rollout.agent import Agent, Job, run_rollouts
 from mempo.rollout.interfaces import BuiltContext, Context, InteractiveEnvironment, Sampler
 from mempo.rollout.question import Question
 from mempo.rollout.tokenizer import Tokenizer
 from mempo.rollout.trajectory import Trajectory, Turn
+from mempo.rollout.turn_text import note_text, thoughts
 from mempo.run.evaluate import agents_of, open_local, open_served, specs_of
 from mempo.setup import check_window, load_data
 from mempo.view.text import changes, visible
-from mempo.view.turns import turn_texts
 
 _STYLES = {"ins": "green", "del": "red strike", "": ""}
 
@@ -47,7 +48,7 @@ def chat(resolved: Resolved, model_path: str | None, console: Console, show_cont
                 )
             agent = agents_of(config, specs_of(config)[:1], opened, data)[0]
             sampler, _ = opened.load()
-            console.print(f"agent {agent.name}; an empty line ends", style="dim", highlight=False, markup=False)
+            say(console, f"agent {agent.name}; an empty line ends", style="dim")
             settings = config.evaluate
             decoding = DecodingSettings(settings.temperature, settings.top_p, settings.top_k)
             answer_all(agent, sampler, decoding, config.seed, console, show_context, lambda: _typed(console))
@@ -73,7 +74,7 @@ def answer_all(
         try:
             played += asyncio.run(run_rollouts(watched, sampler, [job], decoding))
         except KeyboardInterrupt:
-            console.print("stopped; ask another, or end with an empty line", style="dim", highlight=False)
+            say(console, "stopped; ask another, or end with an empty line", style="dim")
             continue
         screen.end(played[-1])
     return played
@@ -119,12 +120,12 @@ class _Screen:
 
     def turn(self, turn: Turn) -> None:
         self._shown += 1
-        note, thoughts = turn_texts(turn, self._tokenizer)
+        note = note_text(turn, self._tokenizer)
         if note is not None:
             pieces = changes(self._note, note)
             self._print("note", Text.assemble(*((text, _STYLES[kind]) for kind, text in pieces)))
             self._note = note
-        for thought in thoughts:
+        for thought in thoughts(turn, self._tokenizer):
             self._say("thinks", thought, "italic")
         if turn.parsed.action is not None:
             self._say(turn.parsed.action.kind, turn.parsed.action.text, "bold")

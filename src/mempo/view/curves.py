@@ -10,13 +10,13 @@ from mempo.view.folder import ViewedFolder
 from mempo.view.rollouts import known
 
 MAX_POINTS = 1500
-"""Of longer curves every n-th step is drawn."""
+"""Of longer curves every n-th step is drawn, counted back from the newest."""
 
 
 @dataclass(frozen=True)
 class Chart:
     """`metric` over the steps of `stage`. Healthy is from `low` to `high` (None: open). `per`: divided by another
-    measure. `about`: what a healthy curve does, in words."""
+    metric. `about`: what a healthy curve does, in words."""
 
     title: str
     metric: str
@@ -79,7 +79,8 @@ def _chart(chart: Chart, runs: Sequence[ViewedFolder]) -> dict[str, Any]:
     series = []
     for number, folder in enumerate(runs):
         points = [(step, y) for step, y in (_point(chart, line) for line in folder.metrics()) if y is not None]
-        points = points[:: max(len(points) // MAX_POINTS, 1)]
+        every = max(len(points) // MAX_POINTS, 1)
+        points = points[(len(points) - 1) % every :: every]
         if points:
             series.append({"run": number, "x": [step for step, _ in points], "y": [y for _, y in points]})
     return {"title": chart.title, "about": chart.about, "low": chart.low, "high": chart.high, "series": series}

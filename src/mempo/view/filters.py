@@ -14,11 +14,11 @@ Rule = Callable[[Row], bool]
 _RULES: dict[str, tuple[str, Rule]] = {
     "wrong-good-note": (
         f"wrong answer, good note (P(mem) ≥ {GOOD_P:g})",
-        lambda row: row.right is False and row.p_note is not None and row.p_note >= GOOD_P,
+        lambda row: row.right is False and row.good_note is True,
     ),
     "right-bad-note": (
         f"right answer, bad note (P(mem) < {GOOD_P:g})",
-        lambda row: row.right is True and row.p_note is not None and row.p_note < GOOD_P,
+        lambda row: row.right is True and row.good_note is False,
     ),
     "right": ("right answer", lambda row: row.right is True),
     "wrong": ("wrong answer", lambda row: row.right is False),

@@ -62,7 +62,7 @@ class ViewedFolder:
         return value
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The measures so far, read again when there are more. Raises DamagedFile."""
+        """The metrics so far, read again when there are more. Raises DamagedFile."""
         stamp = self._stamp()
         if stamp != self._metrics[0]:
             self._metrics = (stamp, RunFolder(self.path).metrics())
@@ -134,7 +134,7 @@ class ViewedFolder:
         return found + [value for value in named if isinstance(value, str)]
 
     def table(self) -> list[tuple[str, ...]]:
-        """Rows under `TABLE_HEAD`: the measures of every evaluation, by number of objectives."""
+        """Rows under `TABLE_HEAD`: the metrics of every evaluation, by number of objectives."""
         if self.is_evaluation:
             file = self.path / "evaluation.json"
             found = list(_record(file).items()) if exists(file) else []
@@ -144,9 +144,9 @@ class ViewedFolder:
             found = [(name, _record(file)) for name, file in files if exists(file)]
         rows = []
         for name, by_k in found:
-            for k, measures in by_k.items() if isinstance(by_k, Mapping) else ():
-                if isinstance(measures, Mapping):
-                    numbers = {key: value for key, value in measures.items() if isinstance(value, int | float)}
+            for k, metrics in by_k.items() if isinstance(by_k, Mapping) else ():
+                if isinstance(metrics, Mapping):
+                    numbers = {key: value for key, value in metrics.items() if isinstance(value, int | float)}
                     n = numbers.get("scored_questions", numbers.get("questions"))
                     asked = numbers.get("questions")
                     of = f" of {asked:.0f}" if n is not None and asked is not None and n < asked else ""

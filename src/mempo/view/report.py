@@ -18,13 +18,14 @@ from rich.console import Console
 from mempo import __version__
 from mempo.config.addresses import masked
 from mempo.errors import UserError
+from mempo.progress import say
 from mempo.storage.files import append_line, write_atomic
 from mempo.storage.read_files import exists
 from mempo.view.curves import curves
 from mempo.view.folder import TABLE_HEAD, ViewedFolder, open_folders
 from mempo.view.pages import render_file
-from mempo.view.rollouts import GOOD_P, RolloutFile, Row
-from mempo.view.turns import TurnView, turn_views
+from mempo.view.rollouts import RolloutFile, Row
+from mempo.view.turns import TurnView, turns_of
 
 TELLING = 5
 _OURS = '<meta name="generator" content="mempo view">'
@@ -82,30 +83,19 @@ def telling(folder: ViewedFolder) -> list[Told]:
     file = (named or files)[-1]
     found = []
     for why, row in _picked(file):
-        facts, tokenizer = file.facts(row.number), folder.tokenizer()
-        trajectory, advantages = file.trajectory(facts, tokenizer)
-        turns = turn_views(trajectory, facts, advantages, tokenizer)
-        found.append(Told(why, folder.agent_name(file.name), row, facts, turns))
+        found.append(Told(why, folder.agent_name(file.name), row, *turns_of(file, row.number, folder.tokenizer())))
     return found
 
 
 def _picked(file: RolloutFile) -> list[tuple[str, Row]]:
     rows = [row for row in file.rows() if not row.is_error]
     wanted = (
-        ("right, with the best note", [r for r in rows if r.right], lambda r: r.p_note or 0),
-        (
-            "wrong although the note was good",
-            [r for r in rows if r.right is False and (r.p_note or 0) >= GOOD_P],
-            lambda r: r.p_note or 0,
-        ),
+        ("right, with the best note", [r for r in rows if r.right], _goodness),
+        ("wrong although the note was good", [r for r in rows if r.right is False and r.good_note], _goodness),
         ("wrong, with the worst note", [r for r in rows if r.right is False and r.p_note is not None], _badness),
         ("format broken", [r for r in rows if r.broken_rules], lambda r: len(r.broken_rules)),
         ("the longest note", [r for r in rows if r.note_tokens], lambda r: r.note_tokens),
-        (
-            "right although the note was bad",
-            [r for r in rows if r.right and r.p_note is not None and r.p_note < GOOD_P],
-            _badness,
-        ),
+        ("right although the note was bad", [r for r in rows if r.right and r.good_note is False], _badness),
         ("the most turns", rows, lambda r: r.turns),
     )
     found: list[tuple[str, Row]] = []
@@ -116,8 +106,12 @@ def _picked(file: RolloutFile) -> list[tuple[str, Row]]:
     return found[:TELLING]
 
 
+def _goodness(row: Row) -> float:
+    return row.p_note or 0.0
+
+
 def _badness(row: Row) -> float:
-    return -(row.p_note or 0)
+    return -_goodness(row)
 
 
 def versions() -> dict[str, str]:
@@ -160,4 +154,4 @@ def _record(folder: Path, console: Console) -> None:
 
 
 def _not_written(name: str, error: Exception, console: Console) -> None:
-    console.print(f"note: {name} was not written ({error})", highlight=False, markup=False, soft_wrap=True)
+    say(console, f"note: {name} was not written ({error})")

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mempo.evaluate.saved import BESIDE, read_beside
+from mempo.evaluate.saved import BESIDE, join_beside, read_beside
 from mempo.rollout.protocol import ACTION_TAGS, RESERVED_TAGS, TurnGrammar, can_be_tag
 from mempo.rollout.question import objectives_of
 from mempo.rollout.tokenizer import Tokenizer
@@ -53,6 +53,10 @@ class Row:
     turns: int
     broken_rules: tuple[str, ...]
     tool_errors: int
+
+    @property
+    def good_note(self) -> bool | None:
+        return None if self.p_note is None else self.p_note >= GOOD_P
 
 
 class RolloutFile:
@@ -180,9 +184,7 @@ class RolloutFile:
 
     def _joined(self, line: dict[str, Any]) -> dict[str, Any]:
         for kind, records in self._beside.items():
-            record = records.get((line["question_id"], line.get("rollout", 0)))
-            if record is not None and record.get("answer") == line.get("answer"):
-                line[kind] = record[kind]
+            join_beside(line, kind, records.get((line["question_id"], line.get("rollout", 0))))
         return line
 
 

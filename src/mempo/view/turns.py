@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from mempo.rollout.protocol import scan
 from mempo.rollout.tokenizer import Tokenizer
-from mempo.rollout.trajectory import GenerationStop, Observation, Trajectory, Turn
+from mempo.rollout.trajectory import Observation, Trajectory, Turn
+from mempo.rollout.turn_text import note_text, thoughts
 from mempo.storage.former_names import note_today
-from mempo.view.rollouts import gold_answers, known, p_of
+from mempo.view.rollouts import RolloutFile, gold_answers, known, p_of
 from mempo.view.text import Piece, changes, marked, visible
 
 _LOGPROB_STEPS = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
@@ -60,6 +60,13 @@ class TurnView:
     """`(name, value, what it is)`."""
 
 
+def turns_of(file: RolloutFile, number: int, tokenizer: Tokenizer) -> tuple[dict[str, Any], list[TurnView]]:
+    """The line of a rollout, and its turns. Raises LookupError: there is no such line."""
+    facts = file.facts(number)
+    trajectory, advantages = file.trajectory(facts, tokenizer)
+    return facts, turn_views(trajectory, facts, advantages, tokenizer)
+
+
 def turn_views(
     trajectory: Trajectory, facts: Mapping[str, Any], advantages: Mapping[int, Sequence[float]], tokenizer: Tokenizer
 ) -> list[TurnView]:
@@ -68,13 +75,11 @@ def turn_views(
     notes = [note_today(note) for note in facts.get("notes") or () if isinstance(note, dict)]
     scored = {note["turn"]: note for note in notes if isinstance(note.get("turn"), int)}
     top = max((abs(a) for values in advantages.values() for a in values), default=0.0)
-    at = facts.get("advantage_at")
-    by_turn = at if isinstance(at, Mapping) else {}
     views: list[TurnView] = []
     last_note: str | None = None
     history = len(trajectory.question_ids)
     for turn in trajectory.turns:
-        note, thoughts = turn_texts(turn, tokenizer)
+        note = note_text(turn, tokenizer)
         before = trajectory.turns[turn.index - 1] if turn.index else None
         cut = _cut(before.observation, turn.prompt_ids) if before is not None and before.observation else []
         action = turn.parsed.action
@@ -94,26 +99,18 @@ def turn_views(
                 note=tuple(changes(last_note, note)) if note is not None else (),
                 note_tokens=len(turn.note_ids or ()),
                 is_first_note=last_note is None,
-                thought=visible("\n".join(thoughts)),
+                thought=visible("\n".join(thoughts(turn, tokenizer))),
                 action=visible(action.text) if action else "",
                 action_kind=action.kind if action else "",
                 observation=tuple(_observed(turn, tokenizer, gold)),
                 tool_error=visible(turn.tool_error or ""),
                 tokens=tuple(_tokens(turn, advantages.get(turn.index, ()), top, tokenizer)),
-                numbers=tuple(_numbers(scored.get(turn.index), by_turn.get(str(turn.index)))),
+                numbers=tuple(_numbers(scored.get(turn.index), facts.get("advantage"))),
             )
         )
         last_note = note if note is not None else last_note
         history += len(turn.own_ids) + (len(turn.observation) if turn.observation else 0)
     return views
-
-
-def turn_texts(turn: Turn, tokenizer: Tokenizer) -> tuple[str | None, list[str]]:
-    """The turn's closed note, and its thoughts."""
-    ended = turn.stop is GenerationStop.EOS and turn.own_ids and turn.own_ids[-1] in tokenizer.eos_ids
-    text = tokenizer.decode(turn.own_ids[:-1] if ended else turn.own_ids)
-    note = turn.parsed.note.inner(text).strip() if turn.parsed.note is not None else None
-    return note, [e.inner(text).strip() for e in scan(text).elements if e.tag == "think" and e.depth == 0]
 
 
 def _after_question(trajectory: Trajectory, turn: Turn) -> tuple[int, ...]:
@@ -195,7 +192,7 @@ def _numbers(note: Mapping[str, Any] | None, advantage: Any) -> list[tuple[str, 
             ("r", known(note.get("r")), "memory reward of the note"),
             ("note's advantage", known(note.get("advantage")), "what its tokens get beside the outcome's"),
         ]
-    rows.append(("outcome's advantage", known(advantage), "what every token of the turn gets"))
+    rows.append(("outcome's advantage", known(advantage), "what every token of the rollout gets"))
     shown = [
         (name, f"{value:+.3f}" if "adv" in name or name == "r" else f"{value:.3f}", about)
         for name, value, about in rows

@@ -32,8 +32,8 @@ from mempo.cluster.questions import question_json
 from mempo.cluster.run import ClusterRun
 from mempo.cluster.trainer import MempoTrainer
 from mempo.cluster.verl_config import verl_config
-from mempo.cluster.verl_text import verl_yaml
 from mempo.config import Resolved
+from mempo.config.yaml_text import dump_yaml
 from mempo.engine.model import load_policy
 from mempo.engine.policy import Policy
 from mempo.errors import UserError
@@ -50,7 +50,6 @@ class Workers:
     def __init__(self, policy: Policy, config: Any, queue: Queue, ranks: int) -> None:
         self.model, self.queue, self.ranks = policy.model, queue, ranks
         self.actor = omega_conf_to_dataclass(config.actor)
-        self.rollout, self.ref = config.rollout, config.ref
         self._dispatch_info = {"actor": list(range(ranks))}
         optim = config.actor.optim
         self.clip_grad = optim.clip_grad
@@ -60,17 +59,8 @@ class Workers:
         self.optimizer_steps = 0
 
     def compute_log_prob(self, data: Any) -> Any:
-        by_rows = not self.rollout.log_prob_use_dynamic_bsz
-        return self._answer(data, by_rows, self.rollout.log_prob_micro_batch_size_per_gpu)
-
-    def compute_ref_log_prob(self, data: Any) -> Any:
-        by_rows = not self.ref.log_prob_use_dynamic_bsz
-        return self._answer(data, by_rows, self.ref.log_prob_micro_batch_size_per_gpu)
-
-    def _answer(self, data: Any, by_rows: bool, micro_rows: int | None) -> Any:
         batch = self._read(data) if isinstance(data, KVBatchMeta) else data
         assert len(batch) % self.ranks == 0
-        assert not by_rows or len(batch) // self.ranks % (micro_rows or 1) == 0
         with torch.no_grad():
             found = self._forward(batch, entropy=True)
         if not isinstance(data, KVBatchMeta):
@@ -78,6 +68,8 @@ class Workers:
         fields = TensorDict({name: found[name] for name in ("log_probs", "entropy")}, batch_size=[len(batch)])
         self.queue.put(data.keys, data.partition_id, fields)
         return data
+
+    compute_ref_log_prob = compute_log_prob
 
     def update_actor(self, data: KVBatchMeta) -> dict[str, Any]:
         batch, info = self._read(data), data.extra_info
@@ -171,7 +163,7 @@ class OneProcess:
     def __init__(self, resolved: Resolved, folder: Path, ranks: int) -> None:
         config, made = resolved.config, verl_config(resolved.config, resolved.plain(), folder)
         folder.mkdir(parents=True)
-        (folder / "verl.yaml").write_text(verl_yaml(made), encoding="utf-8")
+        (folder / "verl.yaml").write_text(dump_yaml(made), encoding="utf-8")
         with initialize_config_dir(str(folder), version_base=None):
             self.config = compose("verl")
         self.queue, self.metrics = Queue(), {}

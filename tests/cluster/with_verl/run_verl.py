@@ -16,8 +16,8 @@ from rich.console import Console
 
 from mempo.cluster.launch import launch
 from mempo.cluster.verl_config import put
-from mempo.cluster.verl_text import verl_yaml
 from mempo.config import Resolved, resolve
+from mempo.config.yaml_text import dump_yaml
 from mempo.engine.model import save_policy
 from mempo.storage.run_folder import RunFolder
 from tests import tiny
@@ -100,7 +100,7 @@ def run(
         made = yaml.safe_load((output / "verl.yaml").read_text("utf-8"))
         for key, value in _on_cpu(ranks).items():  # past the check of cluster.verl, which knows GPUs alone
             put(made, key, value)
-        (output / "verl.yaml").write_text(verl_yaml(made), encoding="utf-8")
+        (output / "verl.yaml").write_text(dump_yaml(made), encoding="utf-8")
         done = subprocess.run(
             command,
             env={**environment, **DOUBLE, **(variables or {}), "PYTHONPATH": CHECKOUT},

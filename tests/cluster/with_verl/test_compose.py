@@ -22,10 +22,10 @@ from mempo.cluster.machine import Machine
 from mempo.cluster.plugin import TRAINER as REGISTERED
 from mempo.cluster.verl_config import TRAINER, verl_config
 from mempo.cluster.verl_learning import KL_TYPES
-from mempo.cluster.verl_text import verl_yaml
 from mempo.config import Config, recipe_names, resolve
 from mempo.config.base import leaves
 from mempo.config.train import OptimSettings
+from mempo.config.yaml_text import dump_yaml
 from mempo.engine.loss import kl_estimate
 from mempo.engine.optimizer import learning_rate
 
@@ -43,7 +43,7 @@ def composed(tmp_path: Path, name: str, *overrides: str) -> tuple[dict[str, Any]
     made = verl_config(
         resolved.config, resolved.plain(), tmp_path, address="10.0.0.1:6379", environment={"PYTHONPATH": "/own"}
     )
-    (tmp_path / "verl.yaml").write_text(verl_yaml(made), encoding="utf-8")
+    (tmp_path / "verl.yaml").write_text(dump_yaml(made), encoding="utf-8")
     with initialize_config_dir(str(tmp_path), version_base=None):
         return made, compose("verl")
 

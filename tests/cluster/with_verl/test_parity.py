@@ -98,12 +98,6 @@ def a_mini_batch(question: str, session: int) -> int | None:
 
 OWN = "tests.cluster.with_verl.test_parity"
 KL = ("rl.loss.kl=k3", "rl.loss.kl_coef=0.01")
-BY_ROWS = (
-    'cluster.verl={"actor_rollout_ref.actor.use_dynamic_bsz": false, '
-    '"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 2, '
-    '"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 3, '
-    '"actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 4}'
-)
 
 
 def steady(settings: tuple[str, ...]) -> tuple[str, ...]:
@@ -146,7 +140,6 @@ CASES = {
     "half a group fails": Case((*KL, "rl.updates_per_step=2"), fails=half_a_group, ranks=2),
     "a group fails": Case((*KL, "rl.updates_per_step=2"), fails=a_group, ranks=2),
     "a mini-batch fails": Case((*KL, "rl.updates_per_step=2"), fails=a_mini_batch, ranks=2),
-    "rows, not tokens": Case((*KL, BY_ROWS, "rl.updates_per_step=2", "memory.baseline=visible"), ranks=2),
     "plain template": Case(("prompt.template=plain", "limits.max_note_tokens=8", "limits.max_malformed_turns=3")),
 }
 

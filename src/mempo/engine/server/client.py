@@ -18,10 +18,8 @@ MAX_REPLY_BYTES = 16 << 20
 """A longer reply is broken off and counts as one of the wrong form."""
 
 
-class OpenAIClient:
+class OpenAIClient(HttpClient):
     """Requests to `settings.url`. The key is read from the environment when the client is made, and kept in a header.
-
-    `counts` tells requests (tries), retries and failures for good.
 
     Raises:
         UserError: a key that no header can hold.
@@ -29,19 +27,8 @@ class OpenAIClient:
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
-        self.base = base_url(settings.url)
-        key = key_of(settings.key_variable)
-        headers = {"content-type": "application/json", "accept": "application/json"}
-        self._http = HttpClient(
-            "model server",
-            self.base,
-            settings.timeout_s,
-            MAX_REPLY_BYTES,
-            settings.max_concurrent,
-            headers | ({} if key is None else {"authorization": f"Bearer {key}"}),
-            secret=key,
-        )
-        self.counts = self._http.counts
+        base, key = base_url(settings.url), key_of(settings.key_variable)
+        super().__init__("model server", base, settings.timeout_s, MAX_REPLY_BYTES, settings.max_concurrent, token=key)
 
     async def post(self, path: str, body: Mapping[str, Any], read: Read[T]) -> T:
         """`read(reply)` of a request with a JSON body. `read` raises ValueError for a reply of the wrong form.
@@ -50,27 +37,17 @@ class OpenAIClient:
             HttpError: no try succeeded, or one failed in a way that another cannot fix.
         """
         whole = {**body, **self.settings.extra}
-        return await self._http.ask("POST", path, whole, lambda found: read(_object(found)), self.settings.retry)
+        return await self.ask("POST", path, whole, lambda found: read(_object(found)), self.settings.retry)
 
     def post_now(self, path: str, body: Mapping[str, Any], read: Read[T]) -> T:
         """The same, for plain functions."""
         return wait_for(self.post(path, body, read))
 
     def get_now(self, path: str, read: Read[T]) -> T:
-        return self._http.ask_now("GET", path, None, lambda found: read(_object(found)), self.settings.retry)
-
-    def close(self) -> None:
-        """Nothing is asked any more. Each event loop has closed its connections when it ended."""
-        self._http.close()
-
-    def __enter__(self) -> OpenAIClient:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        return self.ask_now("GET", path, None, lambda found: read(_object(found)), self.settings.retry)
 
 
 def _object(found: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
-        raise ValueError("the reply is no JSON object")
+        raise ValueError("the reply is not a JSON object")
     return found

@@ -15,6 +15,7 @@ from mempo.engine.server.capabilities import PROBE_TEXT, Capabilities, find_mode
 from mempo.engine.server.client import OpenAIClient
 from mempo.engine.server.sampler import OpenAISampler
 from mempo.errors import UserError
+from mempo.progress import say
 from mempo.rollout.tokenizer import Tokenizer
 from mempo.storage.model_files import model_folder
 from mempo.storage.model_loading import folder_tokenizer
@@ -39,11 +40,7 @@ def open_server(
     Raises:
         UserError: no server, a wrong key, no tokenizer, no endpoint that can be used.
     """
-    say = (
-        (lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
-        if console
-        else lambda line: None
-    )
+    screen = console or Console(quiet=True)
     client = OpenAIClient(settings)
     try:
         model, window = find_model(client)
@@ -55,12 +52,14 @@ def open_server(
         client.close()
         raise
     client.counts.clear()  # what is told at the end is told of the rollouts
-    say(capabilities.line())
+    say(screen, capabilities.line())
     if capabilities.tokenizer_agrees is False:
-        say("the server counts other tokens than server.tokenizer does: prompts go as text, costs are estimates")
+        say(
+            screen, "the server counts other tokens than server.tokenizer does: prompts go as text, costs are estimates"
+        )
     fitted, changes = prompt_for(capabilities, prompt or PromptSettings(), own_tokens)
     for change in changes:
-        say(change)
+        say(screen, change)
     return OpenedServer(
         OpenAISampler(client, tokenizer, capabilities, fitted.system, own_tokens), tokenizer, capabilities, fitted
     )
@@ -76,7 +75,7 @@ def prompt_for(
     if prompt.template == "chat":
         changes.append("prompt.template is plain instead of chat: the server puts its own template around messages")
     if prompt.force_mem and not capabilities.can_force:
-        changes.append("prompt.force_mem is off: a chat server does not go on with text that was begun for the model")
+        changes.append("prompt.force_mem is off: a chat server does not continue text that was begun for the model")
         prompt = prompt.model_copy(update={"force_mem": False})
     return prompt.model_copy(update={"template": "plain"}), changes
 

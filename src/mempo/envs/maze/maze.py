@@ -66,7 +66,7 @@ def maze_of(data: Any) -> Maze:
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"no maze with doors, start, goal and word ({type(error).__name__}: {error})") from error
     if unknown:
-        raise ValueError(f"a door to {unknown[0]!r}, which is none of {', '.join(DIRECTIONS)}")
+        raise ValueError(f"a door to {unknown[0]!r}, which is not one of {', '.join(DIRECTIONS)}")
     for cell, behind in doors.items():
         for direction, other in behind.items():
             if doors.get(other, {}).get(OPPOSITE[direction]) != cell:

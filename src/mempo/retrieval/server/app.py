@@ -24,9 +24,18 @@ import mempo
 from mempo.config.retrieval import ServiceSettings
 from mempo.retrieval.document import Retriever
 from mempo.retrieval.server.batcher import Batcher, Busy
-from mempo.retrieval.server.limits import RefusedRequest, over_limit
 from mempo.retrieval.server.metrics import CONTENT_TYPE, ServiceMetrics
-from mempo.retrieval.server.wire import Found, error_body, found, page, read_access, read_retrieve, result
+from mempo.retrieval.server.wire import (
+    Found,
+    RefusedRequest,
+    error_body,
+    found,
+    over_limit,
+    page,
+    read_access,
+    read_retrieve,
+    result,
+)
 
 Handler = Callable[[Request], Awaitable[Response]]
 

@@ -160,7 +160,7 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise UserError(f"host {host!r} is no address of this machine ({error})") from None
+        raise UserError(f"host {host!r} is not an address of this machine ({error})") from None
     with listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -15,10 +15,26 @@ from typing import Any
 from mempo.config.retrieval import ServiceSettings
 from mempo.retrieval.document import Document, Hit
 from mempo.retrieval.rows import contents_of, row_of
-from mempo.retrieval.server.limits import RefusedRequest, over_limit
 from mempo.storage.jsonl import json_name, valid_text
 
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
+
+
+class RefusedRequest(Exception):
+    """A request that gets no answer. `status` and `error` are the reply's; see `error_body`."""
+
+    def __init__(self, status: int, kind: str, message: str, retry_after_s: int | None = None, **facts: Any) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error = {"kind": kind, "message": message, **facts}
+        self.retry_after_s = retry_after_s
+
+
+def over_limit(status: int, limit: str, given: int | None, allowed: int) -> RefusedRequest:
+    """`given` is None when nobody counted to the end."""
+    so_many = "more" if given is None else str(given)
+    message = f"{limit} is {allowed}, the request has {so_many}"
+    return RefusedRequest(status, "limit", message, limit=limit, given=given, allowed=allowed)
 
 
 @dataclass(frozen=True, slots=True)
