@@ -20,5 +20,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     from tests.kill.harness import TALLY
 
-    for line in TALLY.lines() if TALLY.processes else ():
+    for line in TALLY.lines() if TALLY.kills else ():
         terminalreporter.write_line(line)
