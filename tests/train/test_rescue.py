@@ -124,7 +124,7 @@ def test_a_run_that_fails_goes_on_from_the_last_whole_step(tmp_path: Path, monke
     def dies(*arguments: object) -> object:
         nonlocal calls
         calls += 1
-        if calls > 8 * 4:  # in the fifth step of 8 rollouts; checkpoints come after 3 and 6
+        if calls > 8 * (1 + 4):  # in the fifth step of 8 rollouts, after those of the start check; saved are 3 and 6
             raise UserError("the judge is gone")
         return score(*arguments)  # type: ignore[arg-type]
 
