@@ -73,6 +73,7 @@ def become(call: Call) -> NoReturn:
             resource.setrlimit(resource.RLIMIT_FSIZE, (call.file_bytes, resource.RLIM_INFINITY))
         changes = _Changes(call)
         code = _run(call.words)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command has ended
         if call.count_into is not None:
             Path(call.count_into).write_text(str(changes.count))
     except BaseException:
@@ -86,6 +87,7 @@ def become(call: Call) -> NoReturn:
 def _run(words: tuple[str, ...]) -> int:
     sys.argv = ["mempo", *words]
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))  # what came until now comes here
         from mempo.cli.main import main
     except KeyboardInterrupt:  # the command has not begun
         return 128 + signal.SIGINT

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from mempo.storage.stopping import SIGNALS
 from tests.kill.child import CRASHED, Call, become
 
 LIMIT_S = 600.0
@@ -88,14 +89,17 @@ def run(call: Call, new: bool = False, stop: signal.Signals | None = None, after
     """The command's end. `stop` is sent `after_s` seconds from its start, unless it has ended; nothing of it is left
     running."""
     TALLY.processes += 1
+    Path(call.log).unlink(missing_ok=True)
     code, started = None, time.monotonic()
     if new:
         words = [sys.executable, "-m", "tests.kill.child", call.as_json()]
         child = subprocess.Popen(words, cwd=Path(__file__).parents[2]).pid
     else:
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # a stop waits until the child is the command
         child = os.fork()
         if child == 0:
             become(call)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     try:
         while code is None and time.monotonic() - started < LIMIT_S:
             if stop is not None and time.monotonic() - started >= after_s:
