@@ -155,6 +155,8 @@ def test_a_client_that_was_closed_says_so(stub: Stub) -> None:
         ("soon", None),
         ("Sun, 29 Nov 2026 12:00:10 GMT", 10.0),
         ("Sun, 29 Nov 2026 11:00:00 GMT", 0.0),
+        ("Mon, 01 Jan 99999999999999999999 00:00:00 GMT", None),
+        ("Mon, 01 Jan 2035 00:00:00 +9999999999999", None),
     ],
 )
 def test_both_forms_of_retry_after(header: str | None, seconds: float | None) -> None:

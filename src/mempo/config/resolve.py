@@ -160,7 +160,8 @@ def _of_run(path: Path, file: Path) -> dict[str, Any]:
     if not found:
         raise ConfigError(f"{file} is damaged (it holds no settings); {remedy}")
     is_run = any((path / name).exists() for name in ("data.json", "metrics.jsonl", "checkpoints"))
-    if is_run and (not text.endswith("\n") or ("output" in found and "evaluate" not in found)):
+    is_ours = is_run or (path / "identity.json").exists()  # of an evaluation
+    if is_ours and (not text.endswith("\n") or ("output" in found and "evaluate" not in found)):
         raise ConfigError(f"{file} is damaged (its end is missing); {remedy}")
     return {**as_written_then(found), "output": str(path)} if is_run else found
 

@@ -13,6 +13,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -22,6 +23,7 @@ import aiohttp
 from yarl import URL
 
 from mempo.config.tools import RetrySettings
+from mempo.errors import UserError
 from mempo.http.addresses import RESOLVING, Resolver, ThreadResolver, is_literal, system_addresses
 from mempo.http.connections import KeptConnections
 from mempo.http.errors import FailureKind, HttpError, body_head
@@ -39,6 +41,7 @@ Read = Callable[[Any], T]
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _CONNECT_S = 10.0
 _LOOKED_AT_BYTES = 1 << 14
+_MAX_HEADER_BYTES = 1 << 16
 _KEPT_S = 4.0
 """Many servers hang up after 5 idle seconds: a connection is given up before, not while a request is on its way."""
 
@@ -166,7 +169,10 @@ class HttpClient:
         if self._resolve is not None and is_literal(host):  # aiohttp asks for names alone
             await asyncio.get_running_loop().run_in_executor(RESOLVING, self._resolve, host, url.port or 0)
         body = bytearray()
-        async with session.request(method, url, data=content, allow_redirects=False, proxy=self._proxy) as response:
+        # Not the session's headers: those, keys included, aiohttp would send to a proxy too.
+        async with session.request(
+            method, url, data=content, headers=self._headers, allow_redirects=False, proxy=self._proxy
+        ) as response:
             async for part in response.content.iter_any():
                 body += part
                 if len(body) > self._max_reply_bytes:
@@ -221,7 +227,8 @@ class HttpClient:
             session = self._session()
             dropped = finalize(self, _close_soon, loop, session)  # a client that nobody closed
             dropped.atexit = False  # the loop of the background closes its connections itself
-            self._pools[loop] = pool = _Pool(asyncio.Semaphore(self._max_concurrent), session, dropped)
+            forget = partial(self._pools.pop, loop, None)
+            self._pools[loop] = pool = _Pool(asyncio.Semaphore(self._max_concurrent), session, dropped, forget)
             pool.closer = pool.until_the_end()
             await anext(pool.closer)
         return pool
@@ -232,19 +239,29 @@ class HttpClient:
             connector = KeptConnections(limit=0, use_dns_cache=False, resolver=resolver, keepalive_timeout=_KEPT_S)
         else:
             connector = KeptConnections(limit=0, use_dns_cache=False, resolver=resolver, force_close=True)
-        return aiohttp.ClientSession(
+        session = aiohttp.ClientSession(
             connector=connector,
-            headers=self._headers,
             timeout=aiohttp.ClientTimeout(total=None, connect=self._connect_s),
             cookie_jar=aiohttp.DummyCookieJar(),
+            max_line_size=_MAX_HEADER_BYTES,
+            max_field_size=_MAX_HEADER_BYTES,
+            max_headers=1024,
         )
+        session._retry_connection = False  # aiohttp would ask twice for one try of ours
+        return session
 
 
 class _Pool:
     """The connections of one event loop, and the turns of those who want one."""
 
-    def __init__(self, turns: asyncio.Semaphore, session: aiohttp.ClientSession, dropped: finalize[..., Any]) -> None:
-        self.turns, self.session, self._dropped = turns, session, dropped
+    def __init__(
+        self,
+        turns: asyncio.Semaphore,
+        session: aiohttp.ClientSession,
+        dropped: finalize[..., Any],
+        forget: Callable[[], object],
+    ) -> None:
+        self.turns, self.session, self._dropped, self._forget = turns, session, dropped, forget
         self.closer: AsyncGenerator[None, None] | None = None
 
     async def until_the_end(self) -> AsyncGenerator[None, None]:
@@ -253,6 +270,7 @@ class _Pool:
             yield
         finally:
             self._dropped.detach()
+            self._forget()
             await self.session.close()
 
 
@@ -267,4 +285,9 @@ def proxy_of(url: str) -> str | None:
     if proxy_bypass(parts.hostname or ""):
         return None
     proxies = getproxies()
-    return proxies.get(parts.scheme) or proxies.get("all")
+    found = proxies.get(parts.scheme) or proxies.get("all")
+    if found and "://" not in found:
+        found = f"http://{found}"
+    if found and urlsplit(found).scheme not in ("http", "https"):
+        raise UserError(f"a proxy of kind {urlsplit(found).scheme}:// is named by the environment; use one of http://")
+    return found

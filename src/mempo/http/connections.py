@@ -13,9 +13,9 @@ class KeptConnections(aiohttp.TCPConnector):
     is that to the request before. So a connection on which anything came is closed instead of used again."""
 
     async def _get(self, key: Any, traces: Any) -> Any:
-        kept = self._conns.get(key)
-        while kept and _spoke(kept[0][0]):
-            kept.popleft()[0].close()
+        for protocol, _ in self._conns.get(key, ()):  # all of them: aiohttp passes over those that are too old
+            if _spoke(protocol):
+                protocol.close()
         return await super()._get(key, traces)
 
 

@@ -51,7 +51,7 @@ def retry_after_s(header: str | None, now: datetime | None = None) -> float | No
         return float(text)
     try:
         until = parsedate_to_datetime(text)
-    except ValueError:
+        until = until if until.tzinfo else until.replace(tzinfo=UTC)
+        return max(0.0, (until - (now or datetime.now(UTC))).total_seconds())
+    except (ValueError, OverflowError):
         return None
-    until = until if until.tzinfo else until.replace(tzinfo=UTC)
-    return max(0.0, (until - (now or datetime.now(UTC))).total_seconds())

@@ -19,7 +19,7 @@ from mempo.tools.web_address import checked_url, failed_site, public_addresses
 CONTENT_TYPES = ("text/html", "application/xhtml+xml", "text/plain")
 """Pages of other types are refused."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_UNPACKED = ("", "identity", "gzip", "x-gzip", "deflate")
+_UNPACKED = ("", "identity", "gzip", "deflate")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([^\s;\"']+)", re.IGNORECASE)
 
 
