@@ -65,8 +65,7 @@ def read_json(path: Path, shape: TypeAdapter[T], remedy: str) -> T:
 
 
 def read_yaml(path: Path, remedy: str) -> dict[str, Any]:
-    """The mapping in a YAML file of ours, with at least one key. Such a file ends with a newline; where the end is cut
-    off, what is left may be valid YAML all the same.
+    """The mapping in a YAML file, with at least one key.
 
     Raises:
         DamagedFile: anything else.
@@ -79,8 +78,6 @@ def read_yaml(path: Path, remedy: str) -> dict[str, Any]:
         raise DamagedFile(f"{path} is damaged ({error}); {remedy}") from error
     if not found:
         raise DamagedFile(f"{path} is damaged (it holds no settings); {remedy}")
-    if not text.endswith("\n"):
-        raise DamagedFile(f"{path} is damaged (its end is missing); {remedy}")
     return found
 
 
