@@ -17,7 +17,7 @@ import tests.cluster.with_verl.cpu_node  # noqa: F401
 
 def begin(timeout_second: int = 600) -> tuple[int, int, int]:
     torch.distributed.init_process_group("cpu:gloo", timeout=timedelta(seconds=timeout_second))
-    return int(os.environ["LOCAL_RANK"]), int(os.environ["RANK"]), int(os.environ["ENVIRONMENT_SIZE"])
+    return int(os.environ["LOCAL_RANK"]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 if __name__ == "__main__":
