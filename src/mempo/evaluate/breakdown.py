@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mempo.evaluate.compare import Entry, Report, compare
-from mempo.evaluate.metrics import summarise
+from mempo.evaluate.metrics import by_objectives, summarise
 from mempo.rollout.question import Question
 
 KEYS = ("data_source", "type", "level")
@@ -46,6 +46,18 @@ def breakdowns(entries: Sequence[Entry], more: Sequence[str] = (), seed: int = 0
         ]
         reports[key] = compare(parts, more, seed, pairs=False)
     return reports
+
+
+def metrics_by_objectives(
+    lines: Sequence[Mapping[str, Any]], more: Sequence[str] = (), samples: int | None = None
+) -> dict[int, dict[str, Any]]:
+    """The metrics of an agent by number of objectives, as files hold them: `summarise`, and those of parts of the
+    questions under `by`."""
+    found = {}
+    for k, chosen in by_objectives(lines).items():
+        parts = breakdown_metrics(chosen)
+        found[k] = summarise(chosen, more, samples) | ({"by": parts} if parts else {})
+    return found
 
 
 def breakdown_metrics(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float | None]]]:

@@ -34,29 +34,15 @@ def judge_file(file: Path, lines: Sequence[Mapping[str, Any]], settings: Any, co
     if not waiting:
         return 0
     target = file.with_suffix(".judge.jsonl")
-    judge = open_judge(settings, console)
     silent = 0
-    try:
-        with Progress(console, "judge", len(waiting), "answer") as progress:
-            for first in range(0, len(waiting), _AT_ONCE):
-                group = waiting[first : first + _AT_ONCE]
-                asked = [
-                    Asked(str(line.get("question") or ""), as_gold(line["gold"]), line["answer"]) for line in group
-                ]
-                for line, found in zip(group, judge.judge(asked), strict=True):
-                    value = None if found.verdict is None else float(found.verdict == "correct")
-                    silent += value is None
-                    append_line(
-                        target,
-                        {
-                            "question_id": line["question_id"],
-                            "rollout": line["rollout"],
-                            "answer": line["answer"],
-                            "judge": value,
-                            "reason": found.reason,
-                        },
-                    )
-                progress.step(min(first + _AT_ONCE, len(waiting)), f"no verdict {silent}")
-    finally:
-        judge.close()
+    with open_judge(settings, console) as judge, Progress(console, "judge", len(waiting), "answer") as progress:
+        for first in range(0, len(waiting), _AT_ONCE):
+            group = waiting[first : first + _AT_ONCE]
+            asked = [Asked(str(line.get("question") or ""), as_gold(line["gold"]), line["answer"]) for line in group]
+            for line, found in zip(group, judge.judge(asked), strict=True):
+                value = None if found.verdict is None else float(found.verdict == "correct")
+                silent += value is None
+                about = {key: line[key] for key in ("question_id", "rollout", "answer")}
+                append_line(target, {**about, "judge": value, "reason": found.reason})
+            progress.step(min(first + _AT_ONCE, len(waiting)), f"no verdict {silent}")
     return len(waiting)

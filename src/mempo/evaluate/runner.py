@@ -17,7 +17,6 @@ from mempo.config.rollout import DecodingSettings
 from mempo.errors import UserError, counted
 from mempo.evaluate.breakdown import groups_of
 from mempo.evaluate.costs import costs, steps_of
-from mempo.evaluate.metrics import by_objectives, summarise
 from mempo.progress import Progress
 from mempo.rewards.memory import score_notes
 from mempo.rewards.note_reward import NoteScore
@@ -26,7 +25,7 @@ from mempo.rewards.rollout_metrics import counts, rollout_record
 from mempo.rollout.agent import Agent, Job, Tally, at_once, rollout
 from mempo.rollout.interfaces import CohortSampler, Sampler, Scorer
 from mempo.rollout.question import Question
-from mempo.rollout.trajectory import StopReason, Trajectory
+from mempo.rollout.trajectory import Trajectory
 from mempo.storage.rollouts import save_rollouts
 
 
@@ -56,19 +55,6 @@ class EvalSetup:
     custom_score: CustomScore | None = None
     window: int | None = None
     """The most tokens that the scorer's model can see."""
-
-
-@dataclass(frozen=True)
-class EvalResult:
-    """`records` and `stops` `[rollouts]`, in the order of the questions."""
-
-    records: list[dict[str, Any]]
-    stops: list[StopReason]
-
-    def by_objectives(self) -> dict[int, dict[str, Any]]:
-        """Metrics by number of objectives, see `summarise`."""
-        lines = [{**record, "stop": stop} for record, stop in zip(self.records, self.stops, strict=True)]
-        return {k: summarise(chosen) for k, chosen in by_objectives(lines).items()}
 
 
 OnDone = Callable[[Job, Trajectory, float], None]
@@ -174,9 +160,10 @@ def evaluate(
     settings: EvalSettings,
     save_to: Path | None = None,
     console: Console | None = None,
-) -> EvalResult:
+) -> list[dict[str, Any]]:
     """Roll every question out and keep everything in memory: the evaluations within a training run, which show how far
-    they are on the console. What outlives a kill is `mempo.evaluate.folder`."""
+    they are on the console. What outlives a kill is `mempo.evaluate.folder`. The records `[rollouts]`, in the order of
+    the questions."""
     jobs = jobs_of(questions, settings, setup.seed)
     places = {id(job): i for i, job in enumerate(jobs)}
     done: dict[int, Trajectory] = {}
@@ -184,15 +171,17 @@ def evaluate(
     def on_done(job: Job, trajectory: Trajectory, seconds: float) -> None:
         done[places[id(job)]] = trajectory
 
-    patient = settings.model_copy(
-        update={"max_errors_in_row": len(jobs) + 1}
-    )  # a training run goes on, and counts them
+    # A training run goes on, and counts them.
+    patient = settings.model_copy(update={"max_errors_in_row": len(jobs) + 1})
     with Progress(console or Console(quiet=True), "evaluation", len(jobs), "rollout") as progress:
         asyncio.run(play(setup.agent, setup.sampler, jobs, patient, on_done, lambda t: progress.step(t.done, t.note)))
     asked, trajectories = [job.question for job in jobs], [done[i] for i in range(len(jobs))]
     records = [record_of(setup, *played) for played in zip(asked, trajectories, strict=True)]
     notes = scored_notes(setup, asked, trajectories, list(map(counts, records)))
-    records = [{**record, "notes": list(map(asdict, found))} for record, found in zip(records, notes, strict=True)]
+    records = [
+        {**record, "stop": trajectory.stop, "notes": list(map(asdict, found))}
+        for record, trajectory, found in zip(records, trajectories, notes, strict=True)
+    ]
     if save_to is not None:
         save_rollouts(save_to, trajectories, records)
-    return EvalResult(records, [trajectory.stop for trajectory in trajectories])
+    return records

@@ -21,7 +21,7 @@ from mempo.engine.prefix_forward import SharedForward
 from mempo.engine.scorer import LocalScorer
 from mempo.errors import UserError, counted
 from mempo.evaluate.agents import instructions
-from mempo.evaluate.breakdown import breakdown_metrics, breakdowns
+from mempo.evaluate.breakdown import breakdowns, metrics_by_objectives
 from mempo.evaluate.compare import Asked, Entry, Report, compare
 from mempo.evaluate.export import FORMATS, pair_texts
 from mempo.evaluate.folder import (
@@ -32,7 +32,6 @@ from mempo.evaluate.folder import (
     weights_mark,
     without,
 )
-from mempo.evaluate.metrics import by_objectives, summarise
 from mempo.evaluate.report import report_table, scores_table
 from mempo.evaluate.resume import missing_jobs, play_missing, score_missing_notes
 from mempo.evaluate.runner import EvalSetup, greedy_note
@@ -306,7 +305,7 @@ def _report(folder: EvalFolder, names: Sequence[str], config: Config, console: C
         for name, agent in agents.items()
     }
     entries = {name: entry for name, entry in entries.items() if entry.lines}
-    metrics = {entry.label: metrics_by_objectives(entry) for entry in entries.values()}
+    metrics = {e.label: metrics_by_objectives(e.lines, samples=e.asked.samples) for e in entries.values()}
     report = compare(list(entries.values()), seed=config.seed, notes=table_notes(folder, config.evaluate))
     parts = breakdowns(list(entries.values()), seed=config.seed)
     write_atomic(folder.path / "evaluation.json", json.dumps(metrics, indent=1) + "\n")
@@ -330,15 +329,6 @@ def title_of(config: Config) -> str:
     samples = settings.rollouts_per_question
     many = "" if samples == 1 else f", {samples} samples a question"
     return f"k objectives, mean over n questions [95 % interval], {decoding}{many}, seed {config.seed}"
-
-
-def metrics_by_objectives(entry: Entry, more: Sequence[str] = ()) -> dict[int, dict[str, Any]]:
-    """The metrics of an agent for `evaluation.json` and `scores.json`, those of parts of the questions under `by`."""
-    found = {}
-    for k, chosen in by_objectives(entry.lines).items():
-        parts = breakdown_metrics(chosen)
-        found[k] = summarise(chosen, more, entry.asked.samples) | ({"by": parts} if parts else {})
-    return found
 
 
 def table_notes(folder: EvalFolder, settings: EvalSettings) -> list[str]:

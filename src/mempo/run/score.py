@@ -13,7 +13,7 @@ from mempo.config import Config, resolve, settings_from
 from mempo.config.rewards import OutcomeSettings
 from mempo.config.server import JudgeSettings
 from mempo.errors import ConfigError, UserError, nearest
-from mempo.evaluate.breakdown import breakdowns
+from mempo.evaluate.breakdown import breakdowns, metrics_by_objectives
 from mempo.evaluate.compare import Asked, Entry, Report, compare
 from mempo.evaluate.export import FORMATS
 from mempo.evaluate.figures import save_figures
@@ -22,7 +22,7 @@ from mempo.evaluate.judging import judge_file
 from mempo.evaluate.rescore import metric_names
 from mempo.evaluate.saved import collector_at_rest, scored_lines
 from mempo.progress import say
-from mempo.run.evaluate import metrics_by_objectives, print_report, table_notes, write_tables
+from mempo.run.evaluate import print_report, table_notes, write_tables
 from mempo.storage.files import dump_line, write_atomic
 from mempo.storage.outputs import output_files, refuse_taken
 from mempo.storage.read_files import DamagedFile, exists
@@ -107,7 +107,7 @@ def score_run(
         lines = _lines(file, scorers, config.reward)
         entries.append(Entry(label, lines, asked))
         extra = [*more, *(["judge"] if any("judge" in line for line in lines) else [])]
-        metrics[label] = metrics_by_objectives(entries[-1], extra)
+        metrics[label] = metrics_by_objectives(lines, extra, asked.samples)
         if per_rollout:
             kept = ("question_id", "rollout", "answer", "gold", "is_error", *_SCORES, *extra)
             text = "".join(dump_line({name: line[name] for name in kept if name in line}) for line in lines)

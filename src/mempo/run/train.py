@@ -26,6 +26,7 @@ from mempo.engine.scorer import LocalScorer
 from mempo.engine.update import Updater
 from mempo.engine.vllm import require_vllm
 from mempo.errors import UserError
+from mempo.evaluate.breakdown import metrics_by_objectives
 from mempo.evaluate.report import ByObjectives, evaluation_table
 from mempo.evaluate.runner import EvalSetup, evaluate, greedy_note
 from mempo.progress import say
@@ -354,7 +355,7 @@ def _evaluated(
     if not data.test:
         return {}
     rollouts = run.path / "rollouts" / f"evaluation-{name}.jsonl"
-    found = evaluate(setup, data.test, config.evaluate, rollouts, console).by_objectives()
+    found = metrics_by_objectives(evaluate(setup, data.test, config.evaluate, rollouts, console))
     write_atomic(file, json.dumps(found, indent=1) + "\n")
     return found
 
