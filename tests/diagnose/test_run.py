@@ -150,7 +150,7 @@ def test_a_run_without_the_signal_is_not_told_that_notes_earn_too_little(run: Pa
     assert any("rl.memory_signal is false" in warning for warning in report["warnings"])
 
 
-def test_damaged_measures_are_one_sentence(run: Path) -> None:
+def test_damaged_metrics_are_one_sentence(run: Path) -> None:
     (run / "metrics.jsonl").write_text("{broken\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"metrics\.jsonl is damaged"):
         diagnose(run, NO_MODEL)

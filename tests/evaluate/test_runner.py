@@ -70,7 +70,7 @@ def test_decoding_is_as_asked() -> None:
     assert [(s.temperature, s.top_p, s.top_k) for s in speaker.asked] == [(0.5, 0.9, 7)]
 
 
-def test_measures_are_by_number_of_objectives_and_questions_are_counted_once() -> None:
+def test_metrics_are_by_number_of_objectives_and_questions_are_counted_once() -> None:
     result = evaluate(setup(Speaker(right)), [*questions(3), TWO], EvalSettings(rollouts_per_question=2))
     table = metrics_by_objectives(result)
     assert list(table) == [1, 2]

@@ -132,7 +132,7 @@ def test_f1_counts_tokens_with_their_number() -> None:
 
 
 @given(st.text(max_size=20), st.lists(st.text(max_size=20), max_size=3))
-def test_measures_are_consistent(prediction: str, aliases: list[str]) -> None:
+def test_metrics_are_consistent(prediction: str, aliases: list[str]) -> None:
     score = f1(prediction, aliases)
     assert 0.0 <= score <= 1.0
     if exact_match(prediction, aliases):

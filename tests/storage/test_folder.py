@@ -156,7 +156,7 @@ def test_every_value_survives_the_file(tmp_path: Path, value: object) -> None:
 # --- metrics ------------------------------------------------------------------------------------------------------
 
 
-def test_measures_are_a_line_a_step(tmp_path: Path) -> None:
+def test_metrics_are_a_line_a_step(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     run.log("rl", 1, {"score": 0.5, "nan": float("nan")})
     assert run.metrics() == [{"stage": "rl", "step": 1, "score": 0.5, "nan": None}]

@@ -222,7 +222,7 @@ def test_a_file_that_grows_is_read_on(tmp_path: Path) -> None:
     assert len(file.rows()) == 2
 
 
-def test_curves_are_those_of_the_measures(tmp_path: Path) -> None:
+def test_curves_are_those_of_the_metrics(tmp_path: Path) -> None:
     found = curves(open_folders([make_run(tmp_path / "short")]))
     charts = {chart["title"]: chart for section in found["sections"] for chart in section["charts"]}
     assert charts["score"]["series"] == [{"run": 0, "x": [1, 2], "y": [0.5, 1.0]}]
