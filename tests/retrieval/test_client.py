@@ -206,3 +206,14 @@ def test_addresses(monkeypatch: pytest.MonkeyPatch, server: FakeWeb) -> None:
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(UserError, match=r"write it as http://127\.0\.0\.1:8013"):
         HttpRetriever(url)
+
+
+@pytest.mark.parametrize("wrong", [{"tries": 0}, {"timeout_s": 0}, {"backoff_s": -1}, {"max_concurrent": 0}])
+def test_numbers_that_cannot_be_used_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="tries="):
+        HttpRetriever("http://x", **wrong)
+
+
+def test_at_least_one_passage_is_asked_for() -> None:
+    with pytest.raises(ValueError, match="top_k"):
+        HttpRetriever("http://x").retrieve(["q"], 0)

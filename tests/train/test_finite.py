@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
+from mempo.config import resolve
 from mempo.config.train import SftSettings
 from mempo.engine.policy import Policy
 from mempo.errors import UserError
@@ -39,8 +41,11 @@ def test_rl_stops_with_the_last_good_checkpoint(tmp_path: Path) -> None:
     told = (
         rf"not finite in {MOST_IN_ROW} steps of rl in a row.* step 1[56]; .*of step 5, .*checkpoint is .*/rl-4\. Begin"
     )
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=told) as stopped:
         train_rl(setup(Speaker(wandering), questions(3), policy), how, run, quiet())
+    advised = re.findall(r"model\.\w+=\w+", str(stopped.value))
+    assert advised == ["model.autocast=none", "model.dtype=float32"]
+    resolve("quickstart", advised)  # what is advised can be set
     found = [value for line in run.metrics() if (value := line["update/not_finite"]) is not None]
     assert found == [0.0] * 5 + [1.0] * MOST_IN_ROW
     assert run.metrics()[-1]["update/grad_norm"] is None, "JSON has no NaN"

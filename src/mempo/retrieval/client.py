@@ -51,8 +51,13 @@ class HttpRetriever:
         the look-up of the host to the end of the reply; `token`: sent as `Authorization: Bearer`, and taken out of
         whatever comes back; the rest as in ClientSettings.
 
-        Nothing is sent yet. Raises UserError when the url cannot be used, ValueError for a number that cannot.
+        Nothing is sent yet. Raises UserError when the url or a number cannot be used.
         """
+        if tries < 1 or timeout_s <= 0 or backoff_s < 0 or max_concurrent < 1:
+            raise UserError(
+                f"retrieval server: tries={tries} (at least 1), timeout_s={timeout_s} (above 0), "
+                f"backoff_s={backoff_s} (0 or more), max_concurrent={max_concurrent} (at least 1)"
+            )
         self.url = retrieval_address(url)
         self._retry = RetrySettings(tries=tries, backoff_s=backoff_s, max_backoff_s=30.0)
         self._http = HttpClient("retrieval server", self.url, timeout_s, max_reply_bytes, max_concurrent, token=token)

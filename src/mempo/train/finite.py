@@ -32,7 +32,7 @@ class FiniteSteps:
             raise UserError(
                 f"the gradient was not finite in {MOST_IN_ROW} steps of {self._stage} in a row, the last of them step "
                 f"{step}; the weights are still those of step {self._good}{self._saved()}. Begin another run from "
-                f"there with a lower {self._stage}.optim.lr, or in float32 (model.autocast=null, model.dtype=float32)"
+                f"there with a lower {self._stage}.optim.lr, or in float32 (model.autocast=none, model.dtype=float32)"
             )
         return not self._in_row
 
